@@ -1,8 +1,9 @@
 //! BindRequests: decisions of the scheduler that the binder executes.
 
-use kai_engine::model::{BindInFlight, PodSpec};
-use serde::Deserialize;
+use kai_engine::model::{BindInFlight, GpuFraction, PodSpec};
+use serde::{Deserialize, Deserializer};
 
+use crate::gpu_request::parse_portion;
 use crate::metadata::Metadata;
 use crate::text::{Text, null_as_default};
 
@@ -46,8 +47,8 @@ struct Spec {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct ReceivedGpu {
-    count: Option<i32>,
-    portion: Option<Text>,
+    #[serde(deserialize_with = "portion")]
+    portion: Option<GpuFraction>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -56,6 +57,12 @@ struct Status {
     phase: Option<Text>,
     failed_attempts: Option<i32>,
     reason: Option<Text>,
+}
+
+/// A portion that can't be read counts as missing: the scheduler alone writes it, and the binder still has the pod's annotation.
+fn portion<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<GpuFraction>, D::Error> {
+    let text: Option<Text> = Option::deserialize(deserializer)?;
+    Ok(text.and_then(|text| parse_portion(&text)))
 }
 
 /// The phase of a bind request.
@@ -94,12 +101,9 @@ impl BindRequest {
         given.unwrap_or(crate::keys::RECEIVED_REGULAR)
     }
 
-    /// The number of GPUs, and the fraction of each as written.
-    pub fn received_gpu(&self) -> (i32, &str) {
-        match &self.spec.received_gpu {
-            Some(gpu) => (gpu.count.unwrap_or(0), gpu.portion.as_deref().unwrap_or_default()),
-            None => (0, ""),
-        }
+    /// The part of each GPU that the pod gets; `None` if it is missing or can't be read.
+    pub fn portion(&self) -> Option<GpuFraction> {
+        self.spec.received_gpu.as_ref()?.portion
     }
 
     /// The phase in the status.

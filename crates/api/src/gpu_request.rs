@@ -3,7 +3,8 @@
 //! A fraction is parsed as an exact decimal: `0.7` is 700,000,000 billionths and never 0.6999... A pod with two requests that exclude each
 //! other is refused, because the device plugin would allocate both.
 
-use kai_engine::model::GpuRequest;
+use kai_engine::model::{GpuFraction, GpuRequest};
+use kai_engine::reasons::GpuConflict;
 
 use crate::decimal::{read_decimal, read_exponent};
 use crate::error::FieldError;
@@ -12,10 +13,10 @@ use crate::text::TextMap;
 use crate::{Error, keys};
 
 /// The bound on devices of a pod, above any node.
-pub(crate) const DEVICES_MAX: i64 = 65_536;
+const DEVICES_MAX: i64 = 65_536;
 /// The bound on memory of a device: a pebibyte.
 const MEMORY_MIB_MAX: i64 = 1 << 30;
-const BILLIONTHS: u128 = 1_000_000_000;
+const BILLIONTHS: u128 = GpuFraction::WHOLE.billionths() as u128;
 
 /// The parts of a pod that make up its GPU request, not yet parsed.
 #[derive(Clone, Debug)]
@@ -50,12 +51,12 @@ impl GpuRequestKinds {
             (false, false) => return None,
         };
         if self.whole {
-            return Some((share, Error::Conflict("whole GPUs in the containers' resources")));
+            return Some((share, Error::Conflict(GpuConflict::WholeGpus)));
         }
         if self.fraction && self.memory {
-            return Some((keys::GPU_MEMORY, Error::Conflict("the annotation gpu-fraction")));
+            return Some((keys::GPU_MEMORY, Error::Conflict(GpuConflict::GpuFraction)));
         }
-        let mig = Error::Conflict("MIG slices in the containers' resources");
+        let mig = Error::Conflict(GpuConflict::MigSlices);
         self.mig.then_some((share, mig))
     }
 }
@@ -71,8 +72,8 @@ pub(crate) fn occupied(ask: &RawGpuRequest<'_>) -> GpuRequest {
     let devices = annotated(keys::GPU_FRACTION_DEVICES)
         .and_then(|text| parse_devices(text).ok())
         .unwrap_or(1);
-    if let Some(Ok(billionths)) = annotated(keys::GPU_FRACTION).map(parse_fraction) {
-        return GpuRequest::Fraction { billionths, devices };
+    if let Some(Ok(fraction)) = annotated(keys::GPU_FRACTION).map(parse_fraction) {
+        return GpuRequest::Fraction { fraction, devices };
     }
     if let Some(Ok(mib)) = annotated(keys::GPU_MEMORY).map(parse_memory) {
         return GpuRequest::Memory { mib, devices };
@@ -114,7 +115,7 @@ fn read(ask: &RawGpuRequest<'_>) -> Result<GpuRequest, FieldError> {
         }),
         (_, false) => {
             let field = format!("spec.containers[].resources.requests.{}", ask.mig[0].0);
-            Err(FieldError::new(field, Error::Conflict("whole GPUs in the same pod")))
+            Err(FieldError::new(field, Error::Conflict(GpuConflict::WholeGpusOfPod)))
         }
     }
 }
@@ -135,8 +136,8 @@ fn read_share(ask: &RawGpuRequest, fraction: Option<&str>, memory: Option<&str>)
     };
     match (fraction, memory) {
         (Some(text), _) => {
-            let billionths = parse_fraction(text).map_err(|error| at(keys::GPU_FRACTION, error))?;
-            Ok(GpuRequest::Fraction { billionths, devices })
+            let fraction = parse_fraction(text).map_err(|error| at(keys::GPU_FRACTION, error))?;
+            Ok(GpuRequest::Fraction { fraction, devices })
         }
         (None, Some(text)) => {
             let mib = parse_memory(text).map_err(|error| at(keys::GPU_MEMORY, error))?;
@@ -150,8 +151,24 @@ fn at(key: &str, error: Error) -> FieldError {
     FieldError::new(format!("metadata.annotations.{key}"), error)
 }
 
-/// Parses a decimal in (0, 1] as billionths, rounded to the nearest.
-fn parse_fraction(text: &str) -> Result<i64, Error> {
+/// Parses a decimal in (0, 1], rounded to the nearest billionth.
+fn parse_fraction(text: &str) -> Result<GpuFraction, Error> {
+    match read_fraction(text)? {
+        GpuFraction::ZERO => Err(Error::NotAFraction(shorten(text))),
+        fraction => Ok(fraction),
+    }
+}
+
+/// Parses the portion of a BindRequest. `None` if it is not a decimal; more than a GPU is the whole GPU.
+pub(crate) fn parse_portion(text: &str) -> Option<GpuFraction> {
+    match read_fraction(text) {
+        Ok(portion) => Some(portion),
+        Err(Error::FractionAboveOne(_)) => Some(GpuFraction::WHOLE),
+        Err(_) => None,
+    }
+}
+
+fn read_fraction(text: &str) -> Result<GpuFraction, Error> {
     let invalid = || Error::NotAFraction(shorten(text));
     let (decimal, rest) = read_decimal(text).ok_or_else(invalid)?;
     let exponent = if rest.is_empty() {
@@ -170,10 +187,8 @@ fn parse_fraction(text: &str) -> Result<i64, Error> {
     if scaled.up() > BILLIONTHS {
         return Err(above_one());
     }
-    match i64::try_from(scaled.nearest()) {
-        Ok(billionths) if billionths > 0 => Ok(billionths),
-        _ => Err(invalid()),
-    }
+    let billionths = i64::try_from(scaled.nearest()).map_err(|_| above_one())?;
+    Ok(GpuFraction::from_billionths(billionths))
 }
 
 fn parse_memory(text: &str) -> Result<i64, Error> {
@@ -190,7 +205,10 @@ fn parse_memory(text: &str) -> Result<i64, Error> {
 fn parse_devices(text: &str) -> Result<i64, Error> {
     parse_unsigned(text)
         .filter(|devices| (1..=DEVICES_MAX).contains(devices))
-        .ok_or_else(|| Error::NotADeviceCount(shorten(text)))
+        .ok_or_else(|| Error::NotADeviceCount {
+            text: shorten(text),
+            max: DEVICES_MAX,
+        })
 }
 
 /// Parses digits only: Rust would accept `+1`, KAI does not. Too many digits saturate, so that the caller's bound rejects them.
@@ -239,7 +257,10 @@ mod tests {
     fn kinds_of_requests() {
         assert_eq!(ask(&[], 0, &[]), Ok(GpuRequest::None));
         assert_eq!(ask(&[], 2, &[]), Ok(GpuRequest::Whole { devices: 2 }));
-        let fraction = |billionths, devices| Ok(GpuRequest::Fraction { billionths, devices });
+        let fraction = |billionths, devices| {
+            let fraction = GpuFraction::from_billionths(billionths);
+            Ok(GpuRequest::Fraction { fraction, devices })
+        };
         assert_eq!(ask(&[("gpu-fraction", "0.7")], 0, &[]), fraction(700_000_000, 1));
         assert_eq!(ask(&[("gpu-fraction", "1")], 0, &[]), fraction(1_000_000_000, 1));
         assert_eq!(
@@ -324,6 +345,26 @@ mod tests {
         assert!(ask(&[], 1, &[("nvidia.com/mig-1g.5gb", 1)]).is_err());
     }
 
+    #[test]
+    fn portions_of_bind_requests() {
+        let check = |text: &str, hundredths: Option<i64>| {
+            assert_eq!(
+                parse_portion(text),
+                hundredths.map(GpuFraction::from_hundredths),
+                "{text}"
+            );
+        };
+        check("0.50", Some(50));
+        check("0.5", Some(50));
+        check("0.00", Some(0));
+        check("1", Some(100));
+        check("1.00", Some(100));
+        check("99999.0", Some(100));
+        check("", None);
+        check("NaN", None);
+        check("-0.5", None);
+    }
+
     proptest! {
         #[test]
         fn never_panics(fraction in "\\PC*", memory in "\\PC*", devices in "\\PC*") {
@@ -334,14 +375,22 @@ mod tests {
         #[test]
         fn hundredths_are_exact(hundredths in 1i64..=100) {
             let text = format!("{}.{:02}", hundredths / 100, hundredths % 100);
-            let expect = GpuRequest::Fraction { billionths: hundredths * 10_000_000, devices: 1 };
-            prop_assert_eq!(ask(&[("gpu-fraction", &text)], 0, &[]), Ok(expect));
+            let fraction = GpuFraction::from_hundredths(hundredths);
+            prop_assert_eq!(ask(&[("gpu-fraction", &text)], 0, &[]), Ok(GpuRequest::Fraction { fraction, devices: 1 }));
+            prop_assert_eq!(fraction.to_string(), text);
+        }
+
+        #[test]
+        fn a_fraction_is_read_as_it_is_written(billionths in 1i64..=1_000_000_000) {
+            let fraction = GpuFraction::from_billionths(billionths);
+            prop_assert_eq!(parse_fraction(&fraction.to_string()), Ok(fraction));
+            prop_assert_eq!(parse_portion(&fraction.to_string()), Some(fraction));
         }
 
         #[test]
         fn an_accepted_fraction_is_within_a_device(text in "[0-9]{0,2}\\.?[0-9]{0,12}(e-?[0-9])?") {
-            if let Ok(GpuRequest::Fraction { billionths, devices }) = ask(&[("gpu-fraction", &text)], 0, &[]) {
-                prop_assert!((1..=1_000_000_000).contains(&billionths) && devices == 1);
+            if let Ok(GpuRequest::Fraction { fraction, devices }) = ask(&[("gpu-fraction", &text)], 0, &[]) {
+                prop_assert!(GpuFraction::ZERO < fraction && fraction <= GpuFraction::WHOLE && devices == 1);
             }
         }
     }

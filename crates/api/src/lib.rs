@@ -61,7 +61,7 @@ pub use persistent_volume_claim::PersistentVolumeClaim;
 pub use pod::{ConditionStatus, Pod, PodCondition, PodIdentity, ReservationPods, VolumeClaim};
 pub use pod_group::PodGroup;
 pub use priority_class::{PriorityClass, PriorityClasses};
-pub use priority_policy::{PriorityCeiling, PriorityClaim, PriorityRefusal, QueueCeiling};
+pub use priority_policy::{PriorityCeiling, PriorityClaim, QueueCeiling};
 pub use quantity::{Quantity, QuantityText};
 pub use queue::{Namespaces, Queue, quotas_above_parent};
 pub use runtime_class::RuntimeClass;

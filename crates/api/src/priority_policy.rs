@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use kai_engine::model::GangSpec;
+use kai_engine::reasons::{PriorityRefusal, Refusal};
 
 use crate::keys;
 use crate::pod_group::PodGroup;
@@ -16,59 +17,6 @@ use crate::priority_class::PriorityClasses;
 const SYSTEM_CLASS_PREFIX: &str = "system-";
 /// Namespaces whose pod groups may name a system class.
 const SYSTEM_NAMESPACES: [&str; 3] = ["kube-system", keys::SYSTEM_NAMESPACE, keys::RESERVATION];
-
-/// Why a pod group may not have its priority. The texts follow the name of the field.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PriorityRefusal {
-    /// A system class outside the system's namespaces.
-    #[error(
-        "priority class {class} is for the system's own namespaces, and {namespace} is none of them; name another priority class, for \
-         instance {}",
-        keys::DEFAULT_PRIORITY_CLASS
-    )]
-    SystemClass {
-        /// The class.
-        class: String,
-        /// The pod group's namespace.
-        namespace: String,
-    },
-    /// A priority above the ceiling of a queue on the path to the root.
-    #[error(
-        "{} has priority {priority}, and queue {queue} allows {max} at most; name a class of at most {max}, or ask an administrator to \
-         raise the queue's annotation {}",
-        class_name(.class.as_deref()),
-        keys::QUEUE_MAX_PRIORITY
-    )]
-    AboveCeiling {
-        /// The pod group's priority class.
-        class: Option<String>,
-        /// Its value.
-        priority: i32,
-        /// The queue with the ceiling.
-        queue: String,
-        /// The ceiling.
-        max: i32,
-    },
-    /// An invalid ceiling. It allows no pod group, since the queue's owner meant to set a bound.
-    #[error(
-        "the queue's ceiling can't be read: Queue {queue}: metadata.annotations.{}: {text:?} is not a whole number; ask an administrator \
-         to write one, as in 100",
-        keys::QUEUE_MAX_PRIORITY
-    )]
-    UnreadableCeiling {
-        /// The queue with the ceiling.
-        queue: String,
-        /// The annotation's value.
-        text: String,
-    },
-}
-
-fn class_name(class: Option<&str>) -> String {
-    match class {
-        Some(class) => format!("priority class {class}"),
-        None => "a pod group without a priority class".to_owned(),
-    }
-}
 
 /// The highest priority in a queue, from the queue's annotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,13 +94,11 @@ impl PriorityClaim<'_> {
     }
 }
 
-impl PriorityRefusal {
-    /// The priority of running pods of a refused pod group: the highest that the rules allow.
-    pub fn granted(&self, classes: &PriorityClasses) -> i32 {
-        match self {
-            PriorityRefusal::AboveCeiling { max, .. } => *max,
-            PriorityRefusal::SystemClass { .. } | PriorityRefusal::UnreadableCeiling { .. } => classes.priority(None),
-        }
+/// The priority of running pods of a refused pod group: the highest that the rules allow.
+fn granted(refusal: &PriorityRefusal, classes: &PriorityClasses) -> i32 {
+    match refusal {
+        PriorityRefusal::AboveCeiling { max, .. } => *max,
+        PriorityRefusal::SystemClass { .. } | PriorityRefusal::UnreadableCeiling { .. } => classes.priority(None),
     }
 }
 
@@ -165,7 +111,7 @@ impl PodGroup {
         }
     }
 
-    /// Limits the gang's priority to the highest allowed one. A gang whose priority was above that is refused, with field and remedy.
+    /// Limits the gang's priority to the highest allowed one. A gang whose priority was above that is refused.
     pub fn bound_priority(
         &self,
         gang: &mut GangSpec,
@@ -173,9 +119,12 @@ impl PodGroup {
         queue: impl Fn(&str) -> Option<QueueCeiling>,
     ) {
         if let Some(refusal) = self.priority_claim().refusal(classes, queue) {
-            gang.priority = refusal.granted(classes);
+            gang.priority = granted(&refusal, classes);
             gang.preemptible = self.preemptible_at(gang.priority);
-            gang.refused = Some(format!("PodGroup {}: spec.priorityClassName: {refusal}", gang.key));
+            gang.refused = Some(Refusal::PriorityForbidden {
+                gang: gang.key.clone(),
+                refusal,
+            });
         }
     }
 }
@@ -281,11 +230,24 @@ mod tests {
             queue: "q".to_owned(),
             max: 3,
         };
-        assert_eq!(above.granted(&PriorityClasses::installed()), 3);
+        assert_eq!(granted(&above, &PriorityClasses::installed()), 3);
         let system = PriorityRefusal::SystemClass {
             class: "system-x".to_owned(),
             namespace: "a".to_owned(),
         };
-        assert_eq!(system.granted(&PriorityClasses::installed()), 50);
+        assert_eq!(granted(&system, &PriorityClasses::installed()), 50);
+    }
+
+    /// The engine's texts name keys that it does not know.
+    #[test]
+    fn texts_name_the_keys_of_the_api() {
+        assert!(refusal("a", "open", Some("system-x")).ends_with(keys::DEFAULT_PRIORITY_CLASS));
+        assert!(refusal("a", "team", Some("build")).ends_with(keys::QUEUE_MAX_PRIORITY));
+        assert!(refusal("a", "odd", None).contains(keys::QUEUE_MAX_PRIORITY));
+        let forbidden = Refusal::QueueForbidden {
+            queue: "q".to_owned(),
+            namespace: "a".to_owned(),
+        };
+        assert!(forbidden.to_string().ends_with(keys::QUEUE_ALLOWED_NAMESPACES));
     }
 }

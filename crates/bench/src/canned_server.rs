@@ -120,7 +120,7 @@ async fn answer(State(cluster): State<Arc<Cluster>>, request: Request) -> Respon
     }
     let from: usize = parameter("continue").parse().unwrap_or(0);
     let limit: usize = parameter("limit").parse().unwrap_or(usize::MAX);
-    // Only helper pods, such as reservation pods, are listed by namespace; this cluster has none.
+    // Only reservation pods are listed by namespace; this cluster has none.
     let of_namespace = path.contains("/namespaces/") && plural == "pods";
     let listed = cluster.list(plural, from, if of_namespace { 0 } else { limit });
     match listed {

@@ -1,5 +1,7 @@
 //! The errors of this crate.
 
+use crate::bind::failure::BindFailure;
+
 /// Why the binder can't run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -18,10 +20,16 @@ pub enum Error {
 pub(crate) enum NotBound {
     /// The attempt has to wait and is repeated after this time. No failure.
     RetryAfter(std::time::Duration),
-    /// The bind fails for this reason.
-    Refused(String),
+    /// The bind fails.
+    Failed(BindFailure),
     /// A call to the API server failed.
     Call(kai_cluster::Error),
+}
+
+impl From<BindFailure> for NotBound {
+    fn from(failure: BindFailure) -> NotBound {
+        NotBound::Failed(failure)
+    }
 }
 
 impl From<kai_cluster::Error> for NotBound {

@@ -162,17 +162,17 @@ impl<T: Object> Informer<T> {
         self.set(key.clone(), None);
     }
 
-    /// Compares the state with two fresh lists, `settle` apart, corrects objects that differ although they did not change in between,
+    /// Compares the state with two fresh lists, `pause` apart, corrects objects that differ although they did not change in between,
     /// and returns their number. A difference means a lost watch event: the counter should stay at zero.
     pub async fn audit(
         &self,
         client: &Client,
         selection: &Selection,
-        settle: std::time::Duration,
+        pause: std::time::Duration,
     ) -> Result<u64, Error> {
         let before = by_key(client.list(selection).await?);
         // The watch needs a moment to deliver the latest changes.
-        tokio::time::sleep(settle).await;
+        tokio::time::sleep(pause).await;
         let after = by_key(client.list(selection).await?);
         let differences = self.correct_outdated(&before, &after) + self.remove_deleted(client, &before, &after).await?;
         let drift = &self.shared.drift;

@@ -207,8 +207,9 @@ async fn a_share_is_prepared_over_tls() {
         Value::Null,
         "the cluster has no such class"
     );
-    let slot = json!({"requests": {"kai.scheduler/gpu-share": "1"}, "limits": {"kai.scheduler/gpu-share": "1"}});
-    assert_eq!(created["spec"]["containers"][0]["resources"], slot);
+    let share_device =
+        json!({"requests": {"kai.scheduler/gpu-share": "1"}, "limits": {"kai.scheduler/gpu-share": "1"}});
+    assert_eq!(created["spec"]["containers"][0]["resources"], share_device);
     let env = &created["spec"]["containers"][0]["env"];
     assert_eq!(env[0]["valueFrom"]["configMapKeyRef"]["name"], format!("{prefix}-0"));
     for (annotations, words) in [
@@ -260,10 +261,13 @@ async fn nobody_but_us_writes_our_keys_webhook_or_not() {
             let mut pretender = foreign(pod("pretender", json!({"app": app}), json!({})));
             refused(
                 cluster.create(TENANT, &PODS, pretender.clone()).await,
-                "marks helper pods",
+                "marks reservation pods and scaling pods",
             );
             pretender["metadata"]["namespace"] = "kai-resource-reservation".into();
-            refused(cluster.create(TENANT, &PODS, pretender).await, "marks helper pods");
+            refused(
+                cluster.create(TENANT, &PODS, pretender).await,
+                "marks reservation pods and scaling pods",
+            );
         }
         for (change, words) in [
             (json!({"labels": {"runai-gpu-group": "other"}}), "only the scheduler"),
@@ -297,8 +301,9 @@ async fn slots_are_ours_to_give_webhook_or_not() {
     let cluster = Cluster::start(|_| {}).await;
     let with_slot = |name: &str, annotations: Value, list: &str| {
         let mut pod = pod(name, json!({}), annotations);
-        let slot = json!([{"name": "x", "image": "i", "resources": {"limits": {"kai.scheduler/gpu-share": "1"}}}]);
-        pod["spec"][list] = slot;
+        let share_device =
+            json!([{"name": "x", "image": "i", "resources": {"limits": {"kai.scheduler/gpu-share": "1"}}}]);
+        pod["spec"][list] = share_device;
         pod
     };
     let half = json!({"gpu-fraction": "0.5"});

@@ -185,10 +185,10 @@ async fn a_webhook_that_is_trusted_changes_and_refuses() {
 async fn a_webhook_of_another_authority_is_not_believed() {
     let (server, authority) = (Server::new(Options::default()), Authority::new());
     let hook = Hook::start(&authority, "127.0.0.1").await;
-    let stranger = Authority::new().bundle();
+    let other_authority = Authority::new().bundle();
     server
         .store()
-        .put(configuration(VALIDATING, &hook, &stranger, "Fail"))
+        .put(configuration(VALIDATING, &hook, &other_authority, "Fail"))
         .unwrap();
     refused(
         &server,
@@ -198,10 +198,10 @@ async fn a_webhook_of_another_authority_is_not_believed() {
     .await;
     server
         .store()
-        .put(configuration(VALIDATING, &hook, &stranger, "Ignore"))
+        .put(configuration(VALIDATING, &hook, &other_authority, "Ignore"))
         .unwrap();
     create(&server, "a").await.unwrap();
-    assert_eq!(hook.asked(), 0, "nothing was told to a stranger");
+    assert_eq!(hook.asked(), 0, "nothing was sent to a server of another authority");
 }
 
 #[tokio::test]

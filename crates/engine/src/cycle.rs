@@ -5,7 +5,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::gangs::{Candidates, GangRank};
 use crate::ids::{GangId, PodId, QueueId};
 use crate::ledger::{Checkpoint, Ledger};
-use crate::model::{Action, Config, Millis, QueueResources};
+use crate::model::{Action, Config, GpuFraction, Millis, QueueResources};
 use crate::order::{Direction, GangsByQueue, QueueHeap};
 use crate::place::{Domains, PlacementFailure, ShapeIndexes};
 use crate::reasons::{EvictionReason, Rejections};
@@ -197,7 +197,7 @@ impl Cycle<'_> {
             GpuKind::Whole { devices } => Received::Regular { devices },
             GpuKind::Fraction { devices, .. } | GpuKind::Memory { devices, .. } => Received::Fraction {
                 devices,
-                hundredths: shape.accepted_hundredths(node.memory_mib),
+                portion: GpuFraction::from_hundredths(shape.accepted_hundredths(node.memory_mib)),
             },
             GpuKind::Mig { .. } => Received::MigInstance,
         };

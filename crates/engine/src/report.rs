@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{Action, GangKey, Gpus, Millis, PerResource, QueueResources, Quota};
+use crate::model::{Action, GangKey, GpuFraction, Gpus, Millis, PerResource, QueueResources, Quota};
 use crate::reasons::{EvictionReason, Reason};
 
 /// The result of one cycle.
@@ -187,8 +187,8 @@ pub enum Received {
     Fraction {
         /// How many.
         devices: i64,
-        /// Hundredths of a device, each.
-        hundredths: i64,
+        /// The part of each device, rounded to hundredths.
+        portion: GpuFraction,
     },
     /// MIG slices.
     MigInstance,

@@ -110,13 +110,13 @@ impl Cluster {
         if !gang.known {
             return Reason::GangMissing(Some((*gang.key).clone()));
         }
-        if let Some(refused) = gang.refused.as_ref().or(row.refused.as_ref()) {
-            return Reason::Refused(refused.to_string());
+        if let Some(refusal) = gang.refused.as_deref().or(row.refused.as_deref()) {
+            return Reason::Refused(refusal.clone());
         }
         match row.terms {
             TermsState::Indexed => {}
             TermsState::New => return Reason::CutShort,
-            TermsState::NoRoom(room) => return Reason::Refused(room.remedy()),
+            TermsState::Exceeded(bound) => return Reason::AffinityTermsExceeded(bound),
         }
         if row.pod_set.is_none() {
             let name = row

@@ -3,6 +3,7 @@
 
 use kai_api::{ObjectKey, Pod};
 use kai_engine::model::PodSpec;
+use kai_engine::reasons::Refusal;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::ClusterMirror;
@@ -83,15 +84,11 @@ impl ClusterMirror {
     }
 }
 
-/// Begins with KAI's text, which users search for.
-fn refusal(namespace: &str, missing: &[&str]) -> String {
-    let more = match missing.len().saturating_sub(NAMES_MAX) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    let shown = &missing[..missing.len().min(NAMES_MAX)];
-    format!(
-        "Missing required configmaps: {}{more}; create them in namespace {namespace}, or mark them as optional in the pod",
-        shown.join(", ")
-    )
+fn refusal(namespace: &str, missing: &[&str]) -> Refusal {
+    let named = &missing[..missing.len().min(NAMES_MAX)];
+    Refusal::ConfigMapsMissing {
+        namespace: namespace.to_owned(),
+        names: named.iter().map(|name| (*name).to_owned()).collect(),
+        more: missing.len() - named.len(),
+    }
 }

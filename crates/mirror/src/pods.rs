@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use kai_api::{BindPhase, Object, ObjectKey, ObjectReference, Pod};
 use kai_engine::model::{Event, GpuRequest, NodeSelectorTerm, Operator, PodKind, PodPhase, PodSpec, Requirement};
+use kai_engine::reasons::{AvoidedNode, Refusal};
 
 use super::ClusterMirror;
 use super::assumed::Assumed;
@@ -185,10 +186,10 @@ impl ClusterMirror {
             return;
         };
         if failure.retry_at > self.now {
-            spec.refused.get_or_insert(format!(
-                "binding to node {} failed and is tried again in a while: {}",
-                failure.node, failure.message
-            ));
+            spec.refused.get_or_insert_with(|| Refusal::BindFailed {
+                node: failure.node.clone(),
+                message: failure.message.clone(),
+            });
         } else if failure.avoid_node_until > self.now {
             require(
                 spec,
@@ -253,10 +254,13 @@ impl ClusterMirror {
     }
 
     /// The node that the pod avoids after a failed binding, and until when.
-    pub fn avoided_node(&self, uid: &str) -> Option<(&str, kai_engine::model::Millis)> {
+    pub fn avoided_node(&self, uid: &str) -> Option<AvoidedNode> {
         let failure = self.assumptions.bind_failure(uid)?;
         let avoids = failure.retry_at <= self.now && failure.avoid_node_until > self.now;
-        avoids.then_some((failure.node.as_str(), failure.avoid_node_until))
+        avoids.then(|| AvoidedNode {
+            node: failure.node.clone(),
+            until: failure.avoid_node_until,
+        })
     }
 
     /// The pod group of a workload pod of this scheduler.

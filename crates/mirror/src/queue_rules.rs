@@ -3,6 +3,7 @@
 
 use kai_api::{Namespaces, ObjectKey, PodGroup, PriorityClasses, Queue, QueueCeiling};
 use kai_engine::model::GangSpec;
+use kai_engine::reasons::Refusal;
 use rustc_hash::FxHashMap;
 
 use super::ClusterMirror;
@@ -42,7 +43,7 @@ impl QueueRules {
         path.take(self.rules.len() + 1).any(|name| name == ancestor)
     }
 
-    /// Limits the gang's priority, and withholds a queue that is not for its namespace.
+    /// Limits the gang's priority, and refuses a gang whose queue is not for its namespace.
     pub(super) fn apply_to(&self, key: &ObjectKey, group: &PodGroup, classes: &PriorityClasses, spec: &mut GangSpec) {
         group.bound_priority(spec, classes, |name| {
             self.rules.get(name).map(|rule| rule.priority.clone())
@@ -50,7 +51,11 @@ impl QueueRules {
         let rule = self.rules.get(&*spec.queue);
         let namespaces = rule.and_then(|rule| rule.namespaces.as_ref());
         if namespaces.is_some_and(|allowed| !allowed.contain(&key.namespace)) {
-            spec.queue = forbidden_queue(&spec.queue, &key.namespace);
+            // It replaces a refusal of the priority: the ceiling of a queue that the gang may not use is of no interest.
+            spec.refused = Some(Refusal::QueueForbidden {
+                queue: spec.queue.clone(),
+                namespace: key.namespace.to_string(),
+            });
         }
     }
 }
@@ -75,9 +80,4 @@ impl ClusterMirror {
             self.refresh_gang(&key);
         }
     }
-}
-
-/// The name of a queue that can't exist. The engine reports it as missing, and the name says why.
-fn forbidden_queue(queue: &str, namespace: &str) -> String {
-    format!("{queue} (not for namespace {namespace})")
 }

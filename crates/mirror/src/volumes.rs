@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use kai_api::{Object, ObjectKey, PersistentVolume, PersistentVolumeClaim, Pod};
 use kai_engine::model::{NodeSelectorTerm, PodSpec};
+use kai_engine::reasons::Refusal;
 use kai_engine::steps;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -97,31 +98,29 @@ impl ClusterMirror {
 }
 
 impl Volumes {
-    fn restrict(&self, claim: &ObjectKey, spec: &mut PodSpec) -> Result<(), String> {
-        let name = &claim.name;
+    fn restrict(&self, claim: &ObjectKey, spec: &mut PodSpec) -> Result<(), Refusal> {
+        let name = || claim.name.to_string();
         let Some(object) = self.claims.get(claim) else {
-            return Err(format!("persistent volume claim {name} does not exist"));
+            return Err(Refusal::VolumeClaimMissing { claim: name() });
         };
         if object.is_lost() {
-            return Err(format!("persistent volume claim {name} lost its volume"));
+            return Err(Refusal::VolumeClaimLost { claim: name() });
         }
         let Some(volume) = object.volume_name().filter(|_| object.is_bound()) else {
-            return Err(format!(
-                "persistent volume claim {name} is not bound; claims that wait for their first consumer are not supported yet: use a \
-                 storage class with immediate binding"
-            ));
+            return Err(Refusal::VolumeClaimUnbound { claim: name() });
         };
         let Some(volume) = self.volumes.get(volume) else {
-            return Err(format!("persistent volume {volume} of claim {name} does not exist"));
+            return Err(Refusal::VolumeMissing {
+                volume: volume.to_owned(),
+                claim: name(),
+            });
         };
-        let terms = volume.node_terms().map_err(|problem| problem.to_string())?;
+        let terms = volume
+            .node_terms()
+            .map_err(|problem| Refusal::VolumeInvalid(Box::new(problem)))?;
         if let Some(terms) = terms {
-            spec.constraints.required_nodes =
-                Some(intersect(spec.constraints.required_nodes.take(), terms).ok_or_else(|| {
-                    format!(
-                        "the volumes of the pod are bound to too many different sets of nodes ({TERMS_MAX} at most)"
-                    )
-                })?);
+            let terms = intersect(spec.constraints.required_nodes.take(), terms);
+            spec.constraints.required_nodes = Some(terms.ok_or(Refusal::VolumeTermsExceeded { max: TERMS_MAX })?);
         }
         Ok(())
     }

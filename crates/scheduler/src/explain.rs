@@ -12,7 +12,7 @@ use kai_engine::report::PodView;
 
 pub(crate) use queue::ExplainQueue;
 
-use crate::writers::{NotScheduled, StatusQueue, Unschedulable, rfc3339};
+use crate::writers::{NotScheduled, StatusQueue, Unschedulable};
 use kai_mirror::{ClusterMirror, pod_group_key};
 
 /// Pods to explain after one cycle. Each costs some microseconds; explanations may be late, decisions may not.
@@ -157,10 +157,7 @@ pub(crate) fn text(view: &PodView<'_>, reason: &Reason, mirror: &ClusterMirror) 
     let name = |gang: &GangKey| mirror.workload(gang);
     let reason = reason.with_names(&name);
     match mirror.avoided_node(view.uid) {
-        Some((node, until)) => {
-            let until = rfc3339(until);
-            format!("{reason}; node {node} is left out until {until} because binding to it failed")
-        }
+        Some(avoided) => format!("{reason}; {avoided}"),
         None => reason.to_string(),
     }
 }
@@ -201,6 +198,7 @@ fn audience(reason: &Reason) -> Audience {
         | Reason::UnknownSubGroup(_)
         | Reason::SubGroupsExceeded(_)
         | Reason::Refused(_)
+        | Reason::AffinityTermsExceeded(_)
         | Reason::GangNotReady { .. }
         | Reason::OverLimit(_)
         | Reason::OverQuota(_)

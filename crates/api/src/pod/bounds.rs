@@ -54,7 +54,7 @@ mod tests {
             "{field}: {} entries are more than the {max} that are scheduled; leave some out",
             max + 1
         );
-        assert_eq!(beyond.refused, Some(text));
+        assert_eq!(beyond.refused.map(|refusal| refusal.to_string()), Some(text));
         if field != "spec.containers[].resources" {
             assert_eq!(beyond.constraints, read(json!({})).value.constraints);
         }

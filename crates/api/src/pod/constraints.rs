@@ -130,9 +130,6 @@ pub(super) struct RawPort {
 const AFFINITY: &str = "spec.affinity";
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
-const NO_NAMESPACE_SELECTOR: &str =
-    "namespaces can't be selected by their labels here; list them in namespaces, or use {} for all of them";
-
 impl Pod {
     pub(super) fn constraints(&self, namespace: &str, errors: &mut Vec<FieldError>) -> Constraints {
         let mut constraints = Constraints::default();
@@ -379,7 +376,7 @@ impl Reader<'_> {
         match &raw.namespace_selector {
             Some(selector) if selector.match_labels.is_empty() && selector.match_expressions.is_empty() => return None,
             Some(_) => {
-                let error = Error::Unsupported(NO_NAMESPACE_SELECTOR);
+                let error = Error::NamespaceSelector;
                 self.errors
                     .push(FieldError::new(format!("{field}.namespaceSelector"), error));
             }

@@ -208,7 +208,7 @@ impl Pod {
         // A bound pod can't be refused: the valid part of its request is what it occupies.
         let effect = if value.node.is_some() { IGNORED } else { REFUSED };
         if value.node.is_none() && value.kind == PodKind::Workload {
-            value.refused = errors.first().map(|first| format!("{}: {}", first.field, first.error));
+            value.refused = errors.first().cloned().map(FieldError::refusal);
         }
         let errors = errors.into_iter().take(bounds::PROBLEMS_MAX);
         let errors = errors.map(|error| error.of(object(), effect));
@@ -230,7 +230,7 @@ impl Pod {
             }
         };
         if !self.spec.resource_claims.is_empty() {
-            errors.push(FieldError::new("spec.resourceClaims", Error::Unsupported(NO_CLAIMS)));
+            errors.push(FieldError::new("spec.resourceClaims", Error::ResourceClaims));
         }
         let constraints = self.constraints(&namespace, errors);
         Ok(PodSpec {
@@ -289,9 +289,6 @@ impl Pod {
         }
     }
 }
-
-const NO_CLAIMS: &str =
-    "devices through resource claims are not supported; ask for nvidia.com/gpu or use the annotation gpu-fraction";
 
 #[cfg(test)]
 mod tests {
@@ -377,6 +374,7 @@ mod tests {
                 .value
                 .refused
                 .unwrap()
+                .to_string()
                 .starts_with("metadata.annotations.gpu-fraction: ")
         );
         assert_eq!(waiting.problems.len(), 1);

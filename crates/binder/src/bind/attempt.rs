@@ -7,6 +7,7 @@ use kai_cluster::{Deletion, Part, Patch, Target, WorkResult};
 use serde_json::{Map, Value, json};
 
 use crate::GpuGroupKey;
+use crate::bind::failure::BindFailure;
 use crate::bind::final_check::{CheckResult, RequestedShare, final_check};
 use crate::bind::gpu_share::{GpuShare, config_maps, manifest};
 use crate::bind::plan::{BindPlan, bind_plan};
@@ -68,9 +69,9 @@ impl Binder {
         let (bound, _guard) = match (plan, &pod, &slim) {
             (BindPlan::AlreadyBound, _, Some(slim)) => return self.succeed(&request, slim).await,
             (BindPlan::DeleteRequest, ..) => return self.delete_request(&request).await,
-            (BindPlan::Unbindable(reason), ..) => {
+            (BindPlan::Unbindable(failure), ..) => {
                 let unbound = slim.as_ref().filter(|pod| pod.node_name().is_none());
-                return self.fail_for_good(&request, unbound, &reason).await;
+                return self.fail_for_good(&request, unbound, &failure.to_string()).await;
             }
             (BindPlan::BindWithoutShare, Some(pod), _) => (self.bind_without_share(&request, pod).await, None),
             (BindPlan::BindShare(groups), Some(pod), Some(slim)) => {
@@ -101,10 +102,8 @@ impl Binder {
             NotBound::RetryAfter(pause) if self.progress.elapsed(&key) < self.wait_limit() => {
                 return Ok(WorkResult::RequeueAfter(pause));
             }
-            NotBound::RetryAfter(_) => {
-                "timed out: its reservation pods, its ConfigMaps or the pod kept changing or were not ready".to_owned()
-            }
-            NotBound::Refused(reason) => reason,
+            NotBound::RetryAfter(_) => BindFailure::TimedOut.to_string(),
+            NotBound::Failed(failure) => failure.to_string(),
             NotBound::Call(error)
                 if is_transient(&error) && self.progress.count_failed_call(&key) < FAILED_CALLS_MAX =>
             {
@@ -181,7 +180,7 @@ impl Binder {
         let node = request.selected_node();
         let known = self.informers.nodes().get(&ObjectKey::new("", node)).is_some();
         if !known && self.node_facts(node).await?.is_none() {
-            return Err(NotBound::Refused(format!("node {node} is gone")));
+            return Err(BindFailure::NodeGone { node: node.to_owned() }.into());
         }
         let received = Map::from_iter([(
             keys::RECEIVED_RESOURCE_TYPE.to_owned(),
@@ -200,7 +199,7 @@ impl Binder {
     ) -> Result<(), NotBound> {
         let node = request.selected_node();
         let Some(facts) = self.node_facts(node).await? else {
-            return Err(NotBound::Refused(format!("node {node} is gone")));
+            return Err(BindFailure::NodeGone { node: node.to_owned() }.into());
         };
         let Some(held) = self.reserve_all(request, groups, &facts).await? else {
             return Err(NotBound::RetryAfter(RESERVATION_POLL));
@@ -219,10 +218,10 @@ impl Binder {
         let naming = facts.naming(&self.settings, self.operator_cdi(&facts).await?);
         let share = GpuShare {
             visible_devices: visible_devices(&gpus, naming),
-            portion: request.received_gpu().1.to_owned(),
+            portion: request.portion(),
             memory_limit: self.memory_limit(request, &facts),
         };
-        for (name, data) in config_maps(&pod, &share).map_err(NotBound::Refused)? {
+        for (name, data) in config_maps(&pod, &share)? {
             self.put_config_map(&pod, &name, &manifest(&pod, &name, &data)).await?;
         }
         self.post_binding(&pod, node).await
@@ -274,7 +273,7 @@ impl Binder {
             ) {
                 CheckResult::Passed => {}
                 CheckResult::Wait => return Err(NotBound::RetryAfter(RESERVATION_POLL)),
-                CheckResult::Refused(reason) => return Err(NotBound::Refused(reason)),
+                CheckResult::Failed(failure) => return Err(failure.into()),
             }
         }
         Ok(())
@@ -284,8 +283,7 @@ impl Binder {
         if !self.settings.hami_core {
             return None;
         }
-        let portion: f64 = request.received_gpu().1.parse().ok()?;
-        let limit_mib = (facts.memory_label_mib? as f64 * portion) as i64;
+        let limit_mib = request.portion()?.of_mib(facts.memory_label_mib?);
         (limit_mib > 0).then(|| format!("{limit_mib}m"))
     }
 
@@ -305,14 +303,14 @@ impl Binder {
                 return Err(error.into());
             }
             let Some(now) = self.client.get_value(target).await? else {
-                return Err(NotBound::Refused("the pod is gone".into()));
+                return Err(BindFailure::PodGone.into());
             };
             if now["metadata"]["uid"] != announced["metadata"]["uid"] {
-                return Err(NotBound::Refused("the pod is gone".into()));
+                return Err(BindFailure::PodGone.into());
             }
             match now["spec"]["nodeName"].as_str().filter(|bound| !bound.is_empty()) {
                 Some(bound) if bound == node => return Ok(()),
-                Some(bound) => return Err(NotBound::Refused(format!("the pod is bound to node {bound} already"))),
+                Some(bound) => return Err(BindFailure::BoundElsewhere { node: bound.to_owned() }.into()),
                 None => {}
             }
             let changed = now["metadata"]["resourceVersion"] != version.as_str();

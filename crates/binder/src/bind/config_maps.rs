@@ -2,11 +2,12 @@
 //! ConfigMap of that name may be the configuration of an application, or the ConfigMap that another pod reads its GPUs from. The binder
 //! never replaces and never deletes a ConfigMap that it did not make for this pod.
 
-use kai_api::{ConfigMap, Object, keys};
+use kai_api::{ConfigMap, Object, ObjectKey};
 use kai_cluster::{Deletion, Target};
 use serde_json::Value;
 
 use crate::bind::attempt::{RETRY_SOON, target_of};
+use crate::bind::failure::BindFailure;
 use crate::bind::gpu_share::{config_map_names, has_same_content, is_made_for};
 use crate::error::NotBound;
 use crate::shell::run::Binder;
@@ -18,7 +19,8 @@ impl Binder {
         let target = Target::of::<ConfigMap>(target_of(pod).namespace, name);
         if let Some(found) = self.client.get_value(target).await? {
             if !is_made_for(&found, pod) {
-                return Err(NotBound::Refused(foreign(&target)));
+                let config_map = ObjectKey::new(target.namespace, name);
+                return Err(BindFailure::ConfigMapTaken { config_map }.into());
             }
             if has_same_content(&found, wanted) {
                 return Ok(());
@@ -63,12 +65,4 @@ fn later_on_conflict<T>(written: Result<T, kai_cluster::Error>) -> Result<T, Not
         true => NotBound::RetryAfter(RETRY_SOON),
         false => error.into(),
     })
-}
-
-fn foreign(target: &Target<'_>) -> String {
-    format!(
-        "{target} exists, and the scheduler did not make it for this pod, so it is left as it is. Delete the ConfigMap if nobody \
-         needs it, or create the pod anew without the annotation {}, so that the pod gets a name of its own",
-        keys::SHARED_GPU_CONFIG_MAP
-    )
 }

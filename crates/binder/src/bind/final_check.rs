@@ -1,6 +1,7 @@
 //! The final check before a Binding: the share fits on the GPU, and the GPU belongs to this group alone. Pure.
 
 use crate::GpuGroupKey;
+use crate::bind::failure::BindFailure;
 use crate::node::allocations::NodeAllocations;
 
 /// Result of the final check.
@@ -10,8 +11,8 @@ pub(crate) enum CheckResult {
     Passed,
     /// A reservation pod that still holds the GPU is terminating: check again later.
     Wait,
-    /// The pod must not be bound, for this reason.
-    Refused(String),
+    /// The pod must not be bound.
+    Failed(BindFailure),
 }
 
 /// The share of a group's GPU that a pod requests.
@@ -31,41 +32,43 @@ pub(crate) fn final_check(
     allocations: &NodeAllocations,
     requested: RequestedShare<'_>,
 ) -> CheckResult {
-    let GpuGroupKey { node, group } = key;
-    let gpu = requested.gpu;
+    let (group, gpu) = (&*key.group, requested.gpu);
+    let fail = CheckResult::Failed;
     match allocations.conflicting_reservation(group, gpu) {
         // The kubelet has given us the GPU, so the terminating pod does not use it any more and will soon be gone.
         Some(other) if other.terminating => return CheckResult::Wait,
         Some(other) => {
-            return CheckResult::Refused(format!(
-                "GPU {gpu} of node {node} is held for the groups {group} and {} alike",
-                other.group
-            ));
+            return fail(BindFailure::GpuHeldTwice {
+                key: key.clone(),
+                gpu: gpu.to_owned(),
+                other: other.group.clone(),
+            });
         }
         None => {}
     }
     if let Some(pod) = allocations.gpu_in_use_by(group, gpu) {
-        return CheckResult::Refused(format!(
-            "GPU {gpu} of node {node} is in use by pod {} of another group, whose reservation was lost",
-            pod.key
-        ));
+        return fail(BindFailure::GpuInUse {
+            key: key.clone(),
+            gpu: gpu.to_owned(),
+            pod: pod.key.clone(),
+        });
     }
     if let Some(pod) = allocations.member_on_other_gpu(group, gpu) {
-        return CheckResult::Refused(format!(
-            "group {group} of node {node} holds GPU {gpu} now, but its pod {} runs on {}",
-            pod.key,
-            pod.gpus.join(",")
-        ));
+        return fail(BindFailure::MemberOnOtherGpu {
+            key: key.clone(),
+            gpu: gpu.to_owned(),
+            pod: pod.key.clone(),
+            pod_gpus: pod.gpus.clone(),
+        });
     }
-    let (promised, need, memory) = (
-        allocations.allocated_mib(group, requested.uid),
-        requested.requested_mib,
-        allocations.memory_mib,
-    );
-    if promised.saturating_add(need) > memory {
-        return CheckResult::Refused(format!(
-            "GPU group {group} of node {node} has no room: {promised} of {memory} MiB are promised, {need} MiB are asked for"
-        ));
+    let promised_mib = allocations.allocated_mib(group, requested.uid);
+    if promised_mib.saturating_add(requested.requested_mib) > allocations.memory_mib {
+        return fail(BindFailure::GpuFull {
+            key: key.clone(),
+            promised_mib,
+            memory_mib: allocations.memory_mib,
+            requested_mib: requested.requested_mib,
+        });
     }
     CheckResult::Passed
 }
@@ -127,14 +130,14 @@ mod tests {
         )
     }
 
-    fn refused(admission: &CheckResult) -> bool {
-        matches!(admission, CheckResult::Refused(_))
+    fn failed(result: &CheckResult) -> bool {
+        matches!(result, CheckResult::Failed(_))
     }
 
     #[test]
     fn no_gpu_is_promised_beyond_its_memory() {
         assert_eq!(answer(&allocations(), "b", 500, "GPU-1"), CheckResult::Passed);
-        assert!(refused(&answer(&allocations(), "b", 501, "GPU-1")));
+        assert!(failed(&answer(&allocations(), "b", 501, "GPU-1")));
         assert_eq!(
             answer(&allocations(), "a", 1000, "GPU-1"),
             CheckResult::Passed,
@@ -143,11 +146,11 @@ mod tests {
         let mut announced = allocations();
         announced.announced.push(member("c", 400));
         assert_eq!(answer(&announced, "b", 100, "GPU-1"), CheckResult::Passed);
-        assert!(refused(&answer(&announced, "b", 101, "GPU-1")));
+        assert!(failed(&answer(&announced, "b", 101, "GPU-1")));
         let mut leaving = allocations();
         leaving.bound[0].terminating = true;
         assert!(
-            refused(&answer(&leaving, "b", 501, "GPU-1")),
+            failed(&answer(&leaving, "b", 501, "GPU-1")),
             "a pod holds its share until it is gone"
         );
     }
@@ -156,7 +159,7 @@ mod tests {
     fn a_gpu_belongs_to_one_group() {
         let mut both = allocations();
         both.bound.clear();
-        assert!(refused(&answer(&both, "b", 1, "GPU-2")));
+        assert!(failed(&answer(&both, "b", 1, "GPU-2")));
         both.reservations[1].terminating = true;
         assert_eq!(answer(&both, "b", 1, "GPU-2"), CheckResult::Wait);
         both.reservations[1].alive = false;
@@ -167,12 +170,12 @@ mod tests {
     fn a_gpu_that_pods_of_another_group_run_on_is_not_free() {
         let mut lost = allocations();
         lost.bound[0].groups = vec!["x".into()];
-        assert!(refused(&answer(&lost, "b", 1, "GPU-1")));
+        assert!(failed(&answer(&lost, "b", 1, "GPU-1")));
         assert_eq!(answer(&lost, "b", 1, "GPU-3"), CheckResult::Passed);
     }
 
     #[test]
     fn a_group_whose_gpu_changed_takes_nobody_in() {
-        assert!(refused(&answer(&allocations(), "b", 1, "GPU-3")));
+        assert!(failed(&answer(&allocations(), "b", 1, "GPU-3")));
     }
 }

@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 
 use kai_api::{ContainerRef, keys, share_container};
+use kai_engine::model::GpuFraction;
 use serde_json::{Value, json};
+
+use crate::bind::failure::BindFailure;
 
 /// The GPU share that a pod gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GpuShare {
     /// The GPUs by the names that the node's container runtime knows; value of `NVIDIA_VISIBLE_DEVICES`.
     pub(crate) visible_devices: String,
-    /// Portion of each GPU, as in the BindRequest.
-    pub(crate) portion: String,
+    /// Portion of each GPU, from the BindRequest.
+    pub(crate) portion: Option<GpuFraction>,
     /// Memory limit for HAMi's library, if it is in use.
     pub(crate) memory_limit: Option<String>,
 }
@@ -20,12 +23,13 @@ pub(crate) struct GpuShare {
 pub(crate) type NamedData = (String, BTreeMap<String, String>);
 
 /// Names and data of both ConfigMaps of a pod; an error says what the pod lacks.
-pub(crate) fn config_maps(pod: &Value, share: &GpuShare) -> Result<[NamedData; 2], String> {
+pub(crate) fn config_maps(pod: &Value, share: &GpuShare) -> Result<[NamedData; 2], BindFailure> {
     let container = container(pod)?;
     let [name, env_name] = names(pod, container)?;
+    let portion = share.portion.map(|portion| portion.to_string()).unwrap_or_default();
     let mut capabilities = BTreeMap::from([
-        (keys::ENV_GPU_PORTION.to_owned(), share.portion.clone()),
-        (keys::ENV_GPU_PORTION_LEGACY.to_owned(), share.portion.clone()),
+        (keys::ENV_GPU_PORTION.to_owned(), portion.clone()),
+        (keys::ENV_GPU_PORTION_LEGACY.to_owned(), portion),
     ]);
     if let Some(limit) = &share.memory_limit {
         capabilities.insert(keys::ENV_CUDA_MEMORY_LIMIT.to_owned(), limit.clone());
@@ -82,22 +86,15 @@ pub(crate) fn has_same_content(found: &Value, wanted: &Value) -> bool {
 }
 
 /// The container that gets the GPU share.
-fn container(pod: &Value) -> Result<ContainerRef, String> {
-    share_container(pod)
-        .map_err(|error| format!("the annotation {} is invalid: {error}", keys::GPU_FRACTION_CONTAINER))?
-        .ok_or_else(|| "the pod has no container".to_owned())
+fn container(pod: &Value) -> Result<ContainerRef, BindFailure> {
+    share_container(pod)?.ok_or(BindFailure::NoContainer)
 }
 
-fn names(pod: &Value, container: ContainerRef) -> Result<[String; 2], String> {
+fn names(pod: &Value, container: ContainerRef) -> Result<[String; 2], BindFailure> {
     let prefix = pod["metadata"]["annotations"][keys::SHARED_GPU_CONFIG_MAP]
         .as_str()
-        .filter(|name| !name.is_empty());
-    let prefix = prefix.ok_or_else(|| {
-        format!(
-            "the pod lacks the annotation {}, which admission writes; it was created while admission was off",
-            keys::SHARED_GPU_CONFIG_MAP
-        )
-    })?;
+        .filter(|name| !name.is_empty())
+        .ok_or(BindFailure::ConfigMapsUnnamed)?;
     let name = format!("{prefix}-{}", container.config_map_index());
     let env_name = format!("{name}{}", keys::ENV_CONFIG_MAP_SUFFIX);
     Ok([name, env_name])
@@ -117,7 +114,7 @@ mod tests {
     fn share() -> GpuShare {
         GpuShare {
             visible_devices: "GPU-1".into(),
-            portion: "0.50".into(),
+            portion: Some(GpuFraction::from_hundredths(50)),
             memory_limit: None,
         }
     }
@@ -160,15 +157,14 @@ mod tests {
         assert_eq!(named("prepare").unwrap()[0].0, "a-i0");
         assert!(named("none").is_err());
         // KAI looks for a container with the empty name, and finds none.
-        assert!(named("").unwrap_err().contains("gpu-fraction-container-name"));
+        assert!(matches!(named(""), Err(BindFailure::NoSuchContainer(_))));
     }
 
     #[test]
     fn a_pod_that_admission_did_not_see_is_refused() {
-        assert!(
-            config_maps(&pod(json!({})), &share())
-                .unwrap_err()
-                .contains("runai/shared-gpu-configmap")
+        assert_eq!(
+            config_maps(&pod(json!({})), &share()),
+            Err(BindFailure::ConfigMapsUnnamed)
         );
         assert_eq!(config_map_names(&pod(json!({}))), None);
     }

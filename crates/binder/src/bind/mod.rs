@@ -13,11 +13,12 @@
 //! 7. `post_binding`: create the Binding, for exactly the version of the pod that was checked.
 //! 8. [`report`]: write the status of the BindRequest, the pod condition and the event.
 //!
-//! A failed attempt takes back steps 3 and 6 ([`rollback`]) before it reports the failure. The reservation pods are left to
+//! [`failure`] has the reasons why a bind fails. A failed attempt takes back steps 3 and 6 ([`rollback`]) before it reports the failure. The reservation pods are left to
 //! `reservation::reconcile`, which knows their other users. A pod without a GPU share needs steps 1, 3, 7 and 8 only.
 
 pub(crate) mod attempt;
 mod config_maps;
+pub(crate) mod failure;
 mod final_check;
 mod gpu_share;
 mod plan;

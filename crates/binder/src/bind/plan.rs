@@ -6,6 +6,7 @@ use kai_api::{BindRequest, Pod, keys};
 use kai_engine::model::PodPhase;
 
 use crate::GpuGroupKey;
+use crate::bind::failure::BindFailure;
 use crate::node::allocations::targets_pod;
 
 /// What to do about a BindRequest.
@@ -13,8 +14,8 @@ use crate::node::allocations::targets_pod;
 pub(crate) enum BindPlan {
     /// The pod is bound to the requested node already.
     AlreadyBound,
-    /// The pod can't be bound, now or later, for this reason.
-    Unbindable(String),
+    /// The pod can't be bound, now or later.
+    Unbindable(BindFailure),
     /// The request names no node or no GPU group: delete it.
     DeleteRequest,
     /// Bind the pod, which has no GPU share.
@@ -25,25 +26,25 @@ pub(crate) enum BindPlan {
 
 /// Plans the bind. `pod` is `None` if the named pod does not exist.
 pub(crate) fn bind_plan(request: &BindRequest, pod: Option<&Pod>, scheduler_name: &str) -> BindPlan {
-    let unbindable = |text: &str| BindPlan::Unbindable(text.to_owned());
     let node = request.selected_node();
     let shares = request.received_resource_type() == keys::RECEIVED_FRACTION;
     if node.is_empty() || (shares && request.gpu_groups().is_empty()) {
         return BindPlan::DeleteRequest;
     }
     let Some(pod) = pod.filter(|pod| targets_pod(request, pod)) else {
-        return unbindable("the pod is gone");
+        return BindPlan::Unbindable(BindFailure::PodGone);
     };
     match pod.node_name() {
         Some(bound) if bound == node => return BindPlan::AlreadyBound,
-        Some(bound) => return BindPlan::Unbindable(format!("the pod is bound to node {bound} already")),
+        Some(bound) => return BindPlan::Unbindable(BindFailure::BoundElsewhere { node: bound.to_owned() }),
         None => {}
     }
     if pod.is_terminating() || matches!(pod.phase(), PodPhase::Succeeded | PodPhase::Failed) {
-        return unbindable("the pod has ended or is being deleted");
+        return BindPlan::Unbindable(BindFailure::PodEnded);
     }
     if pod.scheduler_name() != scheduler_name {
-        return BindPlan::Unbindable(format!("the pod asks for the scheduler {}", pod.scheduler_name()));
+        let scheduler = pod.scheduler_name().to_owned();
+        return BindPlan::Unbindable(BindFailure::OtherScheduler { scheduler });
     }
     if !shares {
         return BindPlan::BindWithoutShare;
@@ -54,7 +55,7 @@ pub(crate) fn bind_plan(request: &BindRequest, pod: Option<&Pod>, scheduler_name
         .map(|group| GpuGroupKey::new(node, group))
         .collect();
     if groups.iter().collect::<BTreeSet<_>>().len() < groups.len() {
-        return unbindable("the request names a GPU group twice");
+        return BindPlan::Unbindable(BindFailure::GpuGroupTwice);
     }
     BindPlan::BindShare(groups)
 }
@@ -104,7 +105,7 @@ mod tests {
         check(
             json!({ "receivedResourceType": "Fraction", "selectedGPUGroups": ["g", "g"] }),
             Some(json!({})),
-            r#"Unbindable("the request names a GPU group twice")"#,
+            "Unbindable(GpuGroupTwice)",
         );
         check(
             share.clone(),
@@ -114,28 +115,24 @@ mod tests {
         check(
             share.clone(),
             Some(json!({ "spec": { "nodeName": "m" } })),
-            r#"Unbindable("the pod is bound to node m already")"#,
+            r#"Unbindable(BoundElsewhere { node: "m" })"#,
         );
-        check(share.clone(), None, r#"Unbindable("the pod is gone")"#);
+        check(share.clone(), None, "Unbindable(PodGone)");
         check(
             share.clone(),
             Some(json!({ "metadata": { "uid": "2" } })),
-            r#"Unbindable("the pod is gone")"#,
+            "Unbindable(PodGone)",
         );
         for ended in [
             json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } }),
             json!({ "status": { "phase": "Failed" } }),
         ] {
-            check(
-                share.clone(),
-                Some(ended),
-                r#"Unbindable("the pod has ended or is being deleted")"#,
-            );
+            check(share.clone(), Some(ended), "Unbindable(PodEnded)");
         }
         check(
             share,
             Some(json!({ "spec": { "schedulerName": "other" } })),
-            r#"Unbindable("the pod asks for the scheduler other")"#,
+            r#"Unbindable(OtherScheduler { scheduler: "other" })"#,
         );
     }
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::GpuGroupKey;
 use crate::bind::attempt::{RETRY_SOON, target_of};
+use crate::bind::failure::BindFailure;
 use crate::error::NotBound;
 use crate::node::facts::NodeFacts;
 use crate::reservation::manifest::PodRequests;
@@ -58,9 +59,7 @@ impl Binder {
         match (state, found) {
             (ReservationState::Missing, _) => {
                 if self.is_scaling_up().await? {
-                    return Err(NotBound::Refused(
-                        "nodes are being added for other pods; no GPU is reserved meanwhile".into(),
-                    ));
+                    return Err(BindFailure::ScalingUp.into());
                 }
                 let pod = self.new_reservation(key, facts);
                 let uid = self.create_reservation(key, pod, Operation::Created).await?;
@@ -88,7 +87,8 @@ impl Binder {
             }
             (ReservationState::Failed(failure), Some(found)) => {
                 self.delete_failed_reservation(key, &found, failure, &bind).await?;
-                Err(NotBound::Refused(failure.text(key, limit)))
+                let key = key.clone();
+                Err(BindFailure::NotReserved { key, failure, limit }.into())
             }
             (_, None) => Err(NotBound::RetryAfter(RETRY_SOON)),
         }

@@ -7,11 +7,12 @@
 use std::collections::BTreeMap;
 
 use kai_api::{BindPhase, BindRequest, ObjectKey, Pod, PodIdentity, keys};
-use kai_engine::model::{GpuRequest, PodPhase, counted_gpu_memory_mib};
+use kai_engine::model::{GpuFraction, GpuRequest, PodPhase, counted_gpu_memory_mib};
 
 use crate::reservation::state::Reservation;
 
-const BILLIONTHS: i128 = 1_000_000_000;
+/// The scheduler rounds the portion of a BindRequest by less than this.
+const ROUNDING: GpuFraction = GpuFraction::from_hundredths(1);
 
 /// A pod with GPU shares on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -202,27 +203,14 @@ pub(crate) fn targets_pod(request: &BindRequest, pod: &Pod) -> bool {
 /// annotation, and at least the portion less the rounding.
 pub(crate) fn requested_mib(pod: &Pod, request: Option<&BindRequest>, memory_mib: i64) -> i64 {
     let asked = match pod.gpu_usage() {
-        GpuRequest::Fraction { billionths, .. } => {
-            i64::try_from(i128::from(billionths) * i128::from(memory_mib) / BILLIONTHS).unwrap_or(i64::MAX)
-        }
+        GpuRequest::Fraction { fraction, .. } => fraction.of_mib(memory_mib),
         GpuRequest::Memory { mib, .. } => mib,
         GpuRequest::Whole { .. } | GpuRequest::None | GpuRequest::Mig { .. } => 0,
     };
     let floor = request
-        .and_then(|request| hundredths(request.received_gpu().1))
-        .map_or(0, |portion| (portion - 1).max(0).saturating_mul(memory_mib) / 100);
+        .and_then(BindRequest::portion)
+        .map_or(0, |portion| portion.minus(ROUNDING).of_mib(memory_mib));
     asked.max(floor)
-}
-
-/// `0.50` as 50.
-fn hundredths(text: &str) -> Option<i64> {
-    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
-    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    if !digits(whole) || !digits(part) || part.len() > 2 || whole.len() > 4 {
-        return None;
-    }
-    let part = format!("{part:0<2}");
-    Some(whole.parse::<i64>().ok()? * 100 + part.parse::<i64>().ok()?)
 }
 
 fn is_scheduled_by_us(pod: &Pod, identity: &PodIdentity) -> bool {
@@ -499,21 +487,5 @@ mod tests {
         assert!(
             unknown.member_on_other_gpu("g", "GPU-1").is_none() && unknown.member_on_other_gpu("g", "GPU-2").is_none()
         );
-    }
-
-    #[test]
-    fn portions() {
-        for (text, expect) in [
-            ("0.50", Some(50)),
-            ("1.00", Some(100)),
-            ("1", Some(100)),
-            ("0.5", Some(50)),
-            ("", None),
-        ] {
-            assert_eq!(hundredths(text), expect, "{text}");
-        }
-        for text in ["NaN", "-0.5", "0.505", "99999.0", "1e3"] {
-            assert_eq!(hundredths(text), None, "{text}");
-        }
     }
 }

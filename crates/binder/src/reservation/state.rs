@@ -103,24 +103,6 @@ pub(crate) enum ReservationFailure {
     StuckTerminating,
 }
 
-impl ReservationFailure {
-    /// Message for the BindRequest's status.
-    pub(crate) fn text(self, key: &GpuGroupKey, limit: Duration) -> String {
-        let (node, name, seconds) = (&key.node, reservation_name(key), limit.as_secs());
-        match self {
-            ReservationFailure::Ended => {
-                format!("node {node} refused or ended the reservation pod {name}: it may have no free GPU")
-            }
-            ReservationFailure::TimedOut => {
-                format!("reservation pod {name} on node {node} did not get a GPU within {seconds} s")
-            }
-            ReservationFailure::StuckTerminating => {
-                format!("the former reservation pod {name} on node {node} does not end since {seconds} s")
-            }
-        }
-    }
-}
-
 /// How long binds have waited for the pod in its present state (`None` = not yet), and the limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitTime {

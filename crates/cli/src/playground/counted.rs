@@ -77,7 +77,7 @@ fn of_pods(world: &World) -> Gpus {
         let (asked, asked_mib) = match read.value.requests.gpu {
             GpuRequest::None | GpuRequest::Mig { .. } => (0, 0),
             GpuRequest::Whole { devices } => (devices * 100, 0),
-            GpuRequest::Fraction { billionths, devices } => (billionths * devices / 10_000_000, 0),
+            GpuRequest::Fraction { fraction, devices } => (fraction.nearest_hundredths() * devices, 0),
             GpuRequest::Memory { mib, devices } => (0, mib * devices),
         };
         gpus.asked += asked;

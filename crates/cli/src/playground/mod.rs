@@ -73,7 +73,7 @@ async fn play(arguments: &Arguments, world: &World) -> anyhow::Result<ExitCode> 
     let screen = Screen::of_stdout();
     let has_story = !arguments.empty && arguments.nodes.is_none();
     let held = match has_story {
-        true => story::tell(world, &mut out, screen).await?,
+        true => story::run(world, &mut out, screen).await?,
         false => true,
     };
     counted::until_counted(world).await;

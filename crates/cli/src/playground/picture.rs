@@ -137,7 +137,7 @@ fn ask(pod: &kai_api::Pod) -> String {
         GpuRequest::None => "no GPU".to_owned(),
         GpuRequest::Whole { devices: 1 } => "1 GPU".to_owned(),
         GpuRequest::Whole { devices } => format!("{devices} GPUs"),
-        GpuRequest::Fraction { billionths, devices } => format!("{}%{}", billionths / 10_000_000, times(devices)),
+        GpuRequest::Fraction { fraction, devices } => format!("{}%{}", fraction.percent(), times(devices)),
         GpuRequest::Memory { mib, devices } => format!("{mib} MiB{}", times(devices)),
         GpuRequest::Mig { slices, .. } => slices
             .iter()
@@ -219,9 +219,7 @@ fn held_by(world: &World, pods: &[std::sync::Arc<kai_api::Pod>], holder: &kai_ap
     of_group
         .filter_map(|pod| pod.read(&kai_api::PodIdentity::default(), Millis(0)).ok())
         .map(|read| match read.value.requests.gpu {
-            GpuRequest::Fraction { billionths, .. } => {
-                i64::try_from(i128::from(billionths) * i128::from(memory) / 1_000_000_000).unwrap_or(memory)
-            }
+            GpuRequest::Fraction { fraction, .. } => fraction.of_mib(memory),
             GpuRequest::Memory { mib, .. } => mib,
             GpuRequest::None | GpuRequest::Whole { .. } | GpuRequest::Mig { .. } => memory,
         })

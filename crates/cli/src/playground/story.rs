@@ -66,7 +66,7 @@ const CHAPTERS: &[Chapter] = &[
 ];
 
 /// Runs the story; true if every outcome is as expected.
-pub(super) async fn tell(world: &World, out: &mut impl Write, screen: Screen) -> anyhow::Result<bool> {
+pub(super) async fn run(world: &World, out: &mut impl Write, screen: Screen) -> anyhow::Result<bool> {
     let mut all = true;
     // The roles are up when the default queue is there.
     let ready = async {

@@ -4,40 +4,25 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use clap::Args;
 use kai_cluster::Context;
 
-use super::process::{Election, IgnoredRates, Process};
-use super::run::{Leadership, run};
+use super::run::ElectedRole;
 use super::table::{Role, RoleSettings};
 
 /// KAI's name of the lease: a binder of KAI and one of ours must not both lead.
 const LEASE: &str = "2ad35f9c.kai.scheduler";
 
 /// The flags of `kai binder`.
-#[derive(Debug, Args)]
-pub(crate) struct Arguments {
-    #[command(flatten)]
-    process: Process,
-    #[command(flatten)]
-    election: Election,
-    #[command(flatten, next_help_heading = "Role")]
-    role: kai_binder::Args,
-    #[command(flatten)]
-    _rates: IgnoredRates,
-}
+pub(crate) type Arguments = ElectedRole<kai_binder::Args>;
 
 /// Runs the role until SIGTERM or SIGINT.
 pub(crate) fn main(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let settings = RoleSettings {
-        binder: Some(arguments.role.settings()?),
-        ..RoleSettings::default()
-    };
-    run(
-        arguments.process,
-        Leadership::elected(LEASE, arguments.election),
-        settings,
-    )
+    arguments.run(LEASE, |role| {
+        Ok(RoleSettings {
+            binder: Some(role.settings()?),
+            ..RoleSettings::default()
+        })
+    })
 }
 
 /// The role in the table.

@@ -4,39 +4,24 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use clap::Args;
 use kai_cluster::Context;
 
-use super::process::{Election, IgnoredRates, Process};
-use super::run::{Leadership, run};
+use super::run::ElectedRole;
 use super::table::{Role, RoleSettings};
 
 const LEASE: &str = "kai-controllers";
 
 /// The flags of `kai controllers`.
-#[derive(Debug, Args)]
-pub(crate) struct Arguments {
-    #[command(flatten)]
-    process: Process,
-    #[command(flatten)]
-    election: Election,
-    #[command(flatten, next_help_heading = "Role")]
-    role: kai_controllers::Args,
-    #[command(flatten)]
-    _rates: IgnoredRates,
-}
+pub(crate) type Arguments = ElectedRole<kai_controllers::Args>;
 
 /// Runs the role until SIGTERM or SIGINT.
 pub(crate) fn main(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let settings = RoleSettings {
-        controllers: Some(arguments.role.settings()?),
-        ..RoleSettings::default()
-    };
-    run(
-        arguments.process,
-        Leadership::elected(LEASE, arguments.election),
-        settings,
-    )
+    arguments.run(LEASE, |role| {
+        Ok(RoleSettings {
+            controllers: Some(role.settings()?),
+            ..RoleSettings::default()
+        })
+    })
 }
 
 /// The role in the table.

@@ -3,10 +3,11 @@
 use std::convert::Infallible;
 use std::process::ExitCode;
 
+use clap::Args;
 use kai_cluster::{Candidate, Client, Clock, Context, LeaseTimes};
 
 use super::announce::{self, Leader};
-use super::process::{Connection, Election, Process};
+use super::process::{Connection, Election, IgnoredRates, Process};
 use super::serve;
 use super::table::{self, RoleSettings};
 use crate::log;
@@ -22,6 +23,31 @@ pub(super) enum Leadership {
 impl Leadership {
     pub(super) fn elected(lease: impl Into<String>, election: Election) -> Leadership {
         Leadership::Elected(lease.into(), election)
+    }
+}
+
+/// The flags of a role whose replicas elect a leader.
+#[derive(Debug, Args)]
+pub(crate) struct ElectedRole<A: Args> {
+    #[command(flatten)]
+    process: Process,
+    #[command(flatten)]
+    election: Election,
+    #[command(flatten, next_help_heading = "Role")]
+    role: A,
+    #[command(flatten)]
+    _rates: IgnoredRates,
+}
+
+impl<A: Args> ElectedRole<A> {
+    /// Runs the role until SIGTERM or SIGINT.
+    pub(super) fn run(
+        self,
+        lease: &str,
+        settings: impl FnOnce(A) -> anyhow::Result<RoleSettings>,
+    ) -> anyhow::Result<ExitCode> {
+        let settings = settings(self.role)?;
+        run(self.process, Leadership::elected(lease, self.election), settings)
     }
 }
 

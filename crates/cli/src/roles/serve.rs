@@ -114,7 +114,7 @@ fn listen(address: &str, router: Router, port: Port) -> anyhow::Result<Served> {
         }
     };
     let (end, asked_to_end) = oneshot::channel::<()>();
-    let (tell, ended) = oneshot::channel();
+    let (sender, ended) = oneshot::channel();
     let served = Served {
         _end: end,
         ended,
@@ -136,7 +136,7 @@ fn listen(address: &str, router: Router, port: Port) -> anyhow::Result<Served> {
             }
         });
         // The receiver may be gone.
-        let _ = tell.send(result);
+        let _ = sender.send(result);
     };
     std::thread::Builder::new().name("health".to_owned()).spawn(serve)?;
     Ok(served)

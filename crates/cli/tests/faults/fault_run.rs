@@ -113,14 +113,14 @@ impl<'a> FaultRun<'a> {
         let faults = Arc::clone(&self.injector) as Arc<dyn Faults>;
         self.cluster.server().unwrap().set_faults(faults);
         for (step, pause) in &self.plan.steps {
-            self.injector.tell(|| describe(step));
+            self.injector.log(|| describe(step));
             self.happen(step).await;
             tokio::time::sleep(Duration::from_millis(*pause)).await;
             self.collect_pods_of_lost_nodes();
             none(self.found(), "at once")?;
         }
         self.heal().await;
-        self.injector.tell(|| "-- the faults stop".to_owned());
+        self.injector.log(|| "-- the faults stop".to_owned());
         if self.pods.keys().any(|name| name.ends_with(REFUSED)) {
             self.one_more_runs("bystander").await?;
         }
@@ -246,7 +246,7 @@ impl<'a> FaultRun<'a> {
                     self.pods.insert(name, fate);
                 }
                 Ok(_) => {}
-                Err(error) => self.injector.tell(|| format!("  {name} is refused: {error}")),
+                Err(error) => self.injector.log(|| format!("  {name} is refused: {error}")),
             }
         }
     }

@@ -158,8 +158,8 @@ impl FaultInjector {
     }
 
     /// Adds a line to the log of the run.
-    pub(crate) fn tell(&self, line: impl FnOnce() -> String) {
-        self.state.lock().unwrap().tell(line);
+    pub(crate) fn log(&self, line: impl FnOnce() -> String) {
+        self.state.lock().unwrap().log(line);
     }
 
     pub(crate) fn take_story(&self) -> Vec<String> {
@@ -186,7 +186,7 @@ impl FaultInjector {
 }
 
 impl State {
-    fn tell(&mut self, line: impl FnOnce() -> String) {
+    fn log(&mut self, line: impl FnOnce() -> String) {
         let at = self.since.elapsed();
         if let Some(told) = &mut self.told {
             told.push(format!("{:>9.3} {}", at.as_secs_f64(), line()));
@@ -281,7 +281,7 @@ impl Faults for FaultInjector {
             state.count(kind);
         }
         if fault != Fault::Pass || !matches!(request.verb.as_str(), "get" | "list" | "watch") {
-            state.tell(|| format!("    {account}: {} {} {fault:?}", request.verb, request.path));
+            state.log(|| format!("    {account}: {} {} {fault:?}", request.verb, request.path));
         }
         fault
     }
@@ -309,7 +309,7 @@ impl Faults for FaultInjector {
         };
         if fault != WatchFault::Pass {
             state.count(kind);
-            state.tell(|| format!("    {account}: watch of {} {fault:?}", watch.path));
+            state.log(|| format!("    {account}: watch of {} {fault:?}", watch.path));
         }
         fault
     }

@@ -163,7 +163,7 @@ impl Processes {
                 let client = Client::in_process(server.service_as(&format!("{ACCOUNTS}{name}")));
                 let running = embedded::run(server.clone(), Context::new(client, clock), settings.clone());
                 let Err(error) = running.await;
-                injector.tell(|| format!("  process {name} ends: {error:#}"));
+                injector.log(|| format!("  process {name} ends: {error:#}"));
                 let rejected = error.downcast_ref::<kai_scheduler::Error>();
                 if !matches!(rejected, Some(kai_scheduler::Error::Unauthorized(_))) {
                     ended.lock().unwrap().push(format!("process {name} ended: {error:#}"));

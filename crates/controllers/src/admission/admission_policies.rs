@@ -193,12 +193,8 @@ fn pod_validations(settings: &Settings) -> Vec<Value> {
     for table in [&protected_keys::POD_LABELS, &protected_keys::POD_ANNOTATIONS] {
         validations.extend(protected_key_validations("Pod", table));
     }
-    let message = format!(
-        "Pod: metadata.labels.{}: {}",
-        keys::APP,
-        protected_keys::HELPER_APP_USED
-    );
-    validations.push(deny_unless(&no_helper_app(settings), &message));
+    let message = format!("Pod: metadata.labels.{}: {}", keys::APP, protected_keys::OWN_APP_USED);
+    validations.push(deny_unless(&no_own_app(settings), &message));
     let message = format!("Pod: spec.nodeName: {}", protected_keys::NODE_NAME_SET);
     validations.push(deny_unless(&no_node_name(&settings.scheduler_name), &message));
     let message = format!("Pod: {}: {}", keys::RESOURCE_GPU_SHARE, gpu_share::SHARE_DEVICE_BY_HAND);
@@ -324,17 +320,17 @@ fn unchanged(table: &ProtectedKeys) -> String {
     )
 }
 
-fn no_helper_app(settings: &Settings) -> String {
-    let helpers: Vec<String> = protected_keys::helper_apps(&settings.reservation_pods)
+fn no_own_app(settings: &Settings) -> String {
+    let own_apps: Vec<String> = protected_keys::own_apps(&settings.reservation_pods)
         .iter()
-        .map(|helper| format!("'{helper}'"))
+        .map(|app| format!("'{app}'"))
         .collect();
     let app = keys::APP;
     let path = MetadataMap::Labels.path();
     let there = |object: &str| {
         format!(
             "(has({object}.{path}) && '{app}' in {object}.{path} && {object}.{path}['{app}'] in [{}])",
-            helpers.join(", ")
+            own_apps.join(", ")
         )
     };
     let (new, old) = (there("object"), there("oldObject"));

@@ -28,8 +28,8 @@ pub struct Args {
     pub block_nvidia_visible_devices: bool,
     /// Add a share device (resource kai.scheduler/gpu-share) to pods that share GPUs. The node agent hands out the GPU through the
     /// share device, without NVIDIA's runtime. Nodes that offer no share devices ignore the request.
-    #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
-    pub gpu_share_slots: bool,
+    #[arg(long, visible_alias = "gpu-share-slots", action = Set, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
+    pub gpu_share_devices: bool,
     /// Runtime class of pods that share GPUs. Empty: admission sets none. Without this flag: nvidia, if the cluster has that class.
     #[arg(long)]
     pub gpu_fraction_runtime_class_name: Option<String>,
@@ -273,7 +273,7 @@ impl Args {
             gpu_sharing: self.gpu_sharing_enabled.into(),
             hami_core: self.hami_core_enabled.into(),
             block_visible_devices: self.block_nvidia_visible_devices.into(),
-            share_devices: self.gpu_share_slots.into(),
+            share_devices: self.gpu_share_devices.into(),
             runtime_class: RuntimeClassChoice::from_flag(runtime_class.map(String::as_str)),
             quota_validation: self.enable_quota_validation.into(),
             parent_queue_protection: self.protect_parent_queues.into(),

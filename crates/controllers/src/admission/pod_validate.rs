@@ -2,7 +2,7 @@
 //! use. An update is not denied for a problem that the pod had before; otherwise nobody could remove its finalizers.
 
 use kai_api::{GpuRequestKinds, RawGpuRequest, TextMap, gpu_request, keys};
-use kai_engine::model::GpuRequest;
+use kai_engine::model::{GpuFraction, GpuRequest};
 use serde_json::Value;
 
 use super::args::{Feature, Settings};
@@ -10,9 +10,6 @@ use super::queue_lister::QueueLister;
 use super::review::{FieldError, Operation, Request, Verdict};
 use super::unstructured::{self, MetadataMap};
 use super::{gpu_share, ignored_values, priority_class, protected_keys, visible_devices};
-
-/// The scheduler could treat a fraction of 1 as a share, but KAI denies it, and a whole GPU needs no reservation.
-const WHOLE_DEVICE_BILLIONTHS: i64 = 1_000_000_000;
 
 /// Reviews a pod.
 pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn QueueLister) -> Verdict {
@@ -106,12 +103,11 @@ fn readable(pod: &Value, wanted: impl Fn(&str) -> bool) -> Result<(), FieldError
     };
     match gpu_request(&ask) {
         Err((field, error)) => Err(FieldError::invalid(field, error.to_string())),
-        Ok(GpuRequest::Fraction { billionths, .. }) if billionths >= WHOLE_DEVICE_BILLIONTHS => {
-            Err(FieldError::invalid(
-                format!("metadata.annotations.{}", keys::GPU_FRACTION),
-                "it is a whole GPU; request the resource nvidia.com/gpu instead, or write a decimal below 1",
-            ))
-        }
+        // The scheduler could treat a fraction of 1 as a share, but KAI denies it, and a whole GPU needs no reservation.
+        Ok(GpuRequest::Fraction { fraction, .. }) if fraction == GpuFraction::WHOLE => Err(FieldError::invalid(
+            format!("metadata.annotations.{}", keys::GPU_FRACTION),
+            "it is a whole GPU; request the resource nvidia.com/gpu instead, or write a decimal below 1",
+        )),
         Ok(_) => Ok(()),
     }
 }

@@ -51,8 +51,8 @@ pub(crate) const FIXED_ANNOTATIONS: ProtectedKeys = ProtectedKeys {
         prefixes: &[],
     },
 };
-/// Values of the label `app` that mark helper pods of the scheduler.
-pub(crate) fn helper_apps(reservation_pods: &ReservationPods) -> [&str; 2] {
+/// Values of the label `app` that mark the scheduler's own pods.
+pub(crate) fn own_apps(reservation_pods: &ReservationPods) -> [&str; 2] {
     [&reservation_pods.app_label, keys::SCALING_POD]
 }
 
@@ -64,8 +64,9 @@ pub(crate) const KEY_CHANGED: &str = "only the scheduler changes or removes this
 /// Denial of a changed GPU request.
 pub(crate) const GPU_REQUEST_CHANGED: &str =
     "a pod's GPU request can't change after the pod was created; delete the pod and create it anew";
-/// Denial of a tenant's pod that is labelled as a helper pod.
-pub(crate) const HELPER_APP_USED: &str = "this value marks helper pods of the scheduler; choose another";
+/// Denial of a tenant's pod that is labelled as the scheduler's own.
+pub(crate) const OWN_APP_USED: &str =
+    "this value marks reservation pods and scaling pods of the scheduler; choose another";
 /// Denial of a tenant's write to the phase of a pod.
 pub(crate) const PHASE_WRITTEN: &str =
     "only the pod's node says how the pod is doing, and the scheduler counts by it; leave it alone";
@@ -111,7 +112,7 @@ pub(crate) fn validate_pod(
     let (old, new) = (&request.old_object, &request.object);
     let mut errors = POD_LABELS.errors(old, new);
     errors.extend(POD_ANNOTATIONS.errors(old, new));
-    errors.extend(helper_app_used(old, new, helper_apps(reservation_pods)));
+    errors.extend(own_app_used(old, new, own_apps(reservation_pods)));
     match request.operation {
         Operation::Create => {
             errors.extend(node_name_set(request, scheduler_name));
@@ -136,12 +137,12 @@ pub(crate) fn validate_pod_group(request: &Request) -> Vec<FieldError> {
     POD_GROUP_ANNOTATIONS.errors(&request.old_object, &request.object)
 }
 
-fn helper_app_used(old: &Value, new: &Value, helpers: [&str; 2]) -> Option<FieldError> {
+fn own_app_used(old: &Value, new: &Value, own_apps: [&str; 2]) -> Option<FieldError> {
     let app = |object| unstructured::entry(object, MetadataMap::Labels, keys::APP);
     let (old, new) = (app(old), app(new));
-    let ours = |app: &Option<std::borrow::Cow<str>>| app.as_deref().is_some_and(|app| helpers.contains(&app));
+    let ours = |app: &Option<std::borrow::Cow<str>>| app.as_deref().is_some_and(|app| own_apps.contains(&app));
     (old != new && (ours(&old) || ours(&new)))
-        .then(|| FieldError::forbidden(format!("metadata.labels.{}", keys::APP), HELPER_APP_USED))
+        .then(|| FieldError::forbidden(format!("metadata.labels.{}", keys::APP), OWN_APP_USED))
 }
 
 /// A share device without a GPU share is useless: no container starts with it, and it is missing for other pods.

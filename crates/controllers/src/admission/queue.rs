@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use kai_api::{PriorityCeiling, keys};
+use kai_engine::reasons::Refusal;
 use serde_json::Value;
 
 use super::args::{Feature, Settings};
@@ -48,13 +49,11 @@ pub(crate) fn access(queues: &dyn QueueLister, queue: &str, namespace: &str, fie
     if queue.namespaces()?.contain(namespace) {
         return None;
     }
-    let name = queue.metadata.plain_name();
-    let text = format!(
-        "queue {name} is not for namespace {namespace}; use a queue of yours, or ask an administrator to name the namespace in the \
-         queue's annotation {}",
-        keys::QUEUE_ALLOWED_NAMESPACES
-    );
-    Some(FieldError::forbidden(field, text))
+    let refusal = Refusal::QueueForbidden {
+        queue: queue.metadata.plain_name().to_owned(),
+        namespace: namespace.to_owned(),
+    };
+    Some(FieldError::forbidden(field, refusal.to_string()))
 }
 
 /// Errors in the queue itself, without other objects.

@@ -44,10 +44,9 @@ const KUBELET_STATUS_FIELDS: [&str; 11] = [
     "ephemeralContainerStatuses",
 ];
 
-const SPEC_CHANGED: &str =
-    "spec: no account of the scheduler's changes it; whoever wants to uses an account of their own";
-const METADATA_CHANGED: &str = "metadata: no account of the scheduler's changes owner references or finalizers of pods and nodes; whoever wants \
-                        to uses an account of their own";
+const SPEC_CHANGED: &str = "spec: this account of the scheduler does not change specs; use another account";
+const METADATA_CHANGED: &str = "metadata: the scheduler's accounts do not change owner references or finalizers of pods and nodes; use \
+                                another account";
 const STATUS_CHANGED: &str =
     "Pod: status: the scheduler's accounts write conditions, and the pod's kubelet writes the rest; leave it alone";
 const OTHER_NODE: &str = "Node: the account of the node agents writes the node that its token names (claim \

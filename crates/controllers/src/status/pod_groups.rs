@@ -273,11 +273,11 @@ pub(crate) fn resources_status(
                 .for_each(|quantity| own.add_quantity(name, quantity));
         }
         requested.add(&own);
-        let share = GpuShare::of(pod);
-        share.add_requested(&mut requested);
+        let gpus = pod.gpu_usage();
+        add_requested_share(&mut requested, &gpus);
         if let Some(node) = pod.node_name() {
             allocated.add(&own);
-            share.add_allocated(&mut allocated, || gpu_memory_mib(node));
+            add_allocated_share(&mut allocated, &gpus, || gpu_memory_mib(node));
         }
     }
     let allocated = allocated.to_list();
@@ -292,55 +292,37 @@ pub(crate) fn resources_status(
     }
 }
 
-/// The GPU share that a pod requests by annotation, beside its containers' resources.
-enum GpuShare {
-    None,
-    /// Billionths of each device.
-    Fraction {
-        billionths: i64,
-        devices: i64,
-    },
-    /// MiB of each device.
-    Memory {
-        mib: i64,
-        devices: i64,
-    },
+/// Adds the GPU share that the pod requests by annotation, beside its containers' resources.
+fn add_requested_share(amounts: &mut ResourceAmounts, request: &GpuRequest) {
+    match *request {
+        GpuRequest::Fraction { fraction, devices } => {
+            let nano = i128::from(fraction.billionths()) * i128::from(devices);
+            amounts.add_nano(keys::RESOURCE_GPU, nano);
+        }
+        GpuRequest::Memory { mib, devices } => {
+            let nano = i128::from(mib) * i128::from(devices) * NANO_PER_UNIT;
+            amounts.add_nano(keys::RESOURCE_GPU_MEMORY, nano);
+        }
+        GpuRequest::None | GpuRequest::Whole { .. } | GpuRequest::Mig { .. } => {}
+    }
 }
 
-impl GpuShare {
-    fn of(pod: &Pod) -> GpuShare {
-        match pod.gpu_usage() {
-            GpuRequest::Fraction { billionths, devices } => GpuShare::Fraction { billionths, devices },
-            GpuRequest::Memory { mib, devices } => GpuShare::Memory { mib, devices },
-            GpuRequest::None | GpuRequest::Whole { .. } | GpuRequest::Mig { .. } => GpuShare::None,
-        }
-    }
-
-    fn add_requested(&self, amounts: &mut ResourceAmounts) {
-        match *self {
-            GpuShare::None => {}
-            GpuShare::Fraction { billionths, devices } => {
-                amounts.add_nano(keys::RESOURCE_GPU, i128::from(billionths) * i128::from(devices));
-            }
-            GpuShare::Memory { mib, devices } => {
-                amounts.add_nano(
-                    keys::RESOURCE_GPU_MEMORY,
-                    i128::from(mib) * i128::from(devices) * NANO_PER_UNIT,
-                );
+/// Adds the GPU share that the pod has on its node.
+fn add_allocated_share(
+    amounts: &mut ResourceAmounts,
+    request: &GpuRequest,
+    gpu_memory_mib: impl FnOnce() -> Option<i64>,
+) {
+    match *request {
+        GpuRequest::Memory { mib, devices } => {
+            // Without the size of the GPU, the fraction is unknown and not counted.
+            if let Some(gpu) = gpu_memory_mib().filter(|gpu| *gpu > 0) {
+                let nano = i128::from(mib) * i128::from(devices) * NANO_PER_UNIT / i128::from(gpu);
+                amounts.add_nano(keys::RESOURCE_GPU, nano);
             }
         }
-    }
-
-    fn add_allocated(&self, amounts: &mut ResourceAmounts, gpu_memory_mib: impl FnOnce() -> Option<i64>) {
-        match *self {
-            GpuShare::None | GpuShare::Fraction { .. } => self.add_requested(amounts),
-            GpuShare::Memory { mib, devices } => {
-                // Without the size of the GPU, the fraction is unknown and not counted.
-                if let Some(gpu) = gpu_memory_mib().filter(|gpu| *gpu > 0) {
-                    let nano = i128::from(mib) * i128::from(devices) * NANO_PER_UNIT / i128::from(gpu);
-                    amounts.add_nano(keys::RESOURCE_GPU, nano);
-                }
-            }
+        GpuRequest::None | GpuRequest::Fraction { .. } | GpuRequest::Whole { .. } | GpuRequest::Mig { .. } => {
+            add_requested_share(amounts, request);
         }
     }
 }
@@ -354,8 +336,8 @@ mod tests {
     #[test]
     fn a_busy_server_is_left_alone_for_a_while() {
         let millis = Duration::from_millis;
-        let rests = [0, 20, 120, 60_000].map(|took| pause_after(millis(took)));
-        assert_eq!(rests, [millis(0), millis(0), millis(800), PAUSE_MAX]);
+        let pauses = [0, 20, 120, 60_000].map(|took| pause_after(millis(took)));
+        assert_eq!(pauses, [millis(0), millis(0), millis(800), PAUSE_MAX]);
     }
 
     fn pod(annotations: Value, requests: Value, node: Option<&str>) -> Arc<Pod> {

@@ -55,12 +55,13 @@ impl BoundPod {
         }
     }
 
-    /// The GPUs that the pod counts as in its queue, on a node whose GPUs have this memory.
+    /// The GPUs that the pod counts as in its queue, on a node whose GPUs have this memory. This arithmetic is separate from the engine's
+    /// on purpose: the invariants must not repeat its errors.
     pub(super) fn gpus(&self, memory_mib: Option<i64>) -> f64 {
         match &self.spec.requests.gpu {
             GpuRequest::None | GpuRequest::Mig { .. } => 0.0,
             GpuRequest::Whole { devices } => *devices as f64,
-            GpuRequest::Fraction { billionths, devices } => *billionths as f64 / 1e9 * *devices as f64,
+            GpuRequest::Fraction { fraction, devices } => fraction.billionths() as f64 / 1e9 * *devices as f64,
             GpuRequest::Memory { mib, devices } => {
                 *mib as f64 / memory_mib.unwrap_or(i64::MAX) as f64 * *devices as f64
             }
@@ -70,8 +71,8 @@ impl BoundPod {
     /// The memory in MiB that the pod uses of each GPU that it shares.
     pub(super) fn share_mib(&self, memory_mib: i64) -> Option<i64> {
         match &self.spec.requests.gpu {
-            GpuRequest::Fraction { billionths, .. } => {
-                let share = i128::from(*billionths) * i128::from(memory_mib) / 1_000_000_000;
+            GpuRequest::Fraction { fraction, .. } => {
+                let share = i128::from(fraction.billionths()) * i128::from(memory_mib) / 1_000_000_000;
                 i64::try_from(share).ok()
             }
             GpuRequest::Memory { mib, .. } => Some(*mib),

@@ -1,8 +1,8 @@
 //! Clusters that take a scheduler much work: objects that tenants can write to make a cycle long. Sizes are in nodes of eight GPUs.
 
 use kai_engine::model::{
-    Action, Affinity, Constraints, Event, GpuRequest, Gpus, Labels, NodeSelectorTerm, Operator, PodAffinityTerm,
-    Requirement,
+    Action, Affinity, Constraints, Event, GpuFraction, GpuRequest, Gpus, Labels, NodeSelectorTerm, Operator,
+    PodAffinityTerm, Requirement,
 };
 
 use super::hostile_terms::{anti_crossed, anti_many_terms, anti_not_in, many_topology_keys, preferred_everywhere};
@@ -41,7 +41,7 @@ fn whole(devices: usize) -> GpuRequest {
 
 fn fraction(thousandths: usize) -> GpuRequest {
     GpuRequest::Fraction {
-        billionths: thousandths as i64 * 1_000_000,
+        fraction: GpuFraction::from_billionths(thousandths as i64 * 1_000_000),
         devices: 1,
     }
 }

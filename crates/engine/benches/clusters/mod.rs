@@ -8,9 +8,9 @@ pub(crate) mod hostile_terms;
 
 use kai_engine::Cluster;
 use kai_engine::model::{
-    Action, Config, Constraints, Event, GangKey, GangSpec, GpuRequest, Gpus, Labels, MemoryKind, MigStrategy, Millis,
-    NodeSpec, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests, ResourceQuota, TaskRank, TopologyConstraint,
-    TopologyLevel, TopologySpec,
+    Action, Config, Constraints, Event, GangKey, GangSpec, GpuFraction, GpuRequest, Gpus, Labels, MemoryKind,
+    MigStrategy, Millis, NodeSpec, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests, ResourceQuota, TaskRank,
+    TopologyConstraint, TopologyLevel, TopologySpec,
 };
 
 /// GPUs per node.
@@ -64,7 +64,7 @@ pub(crate) fn gangs(nodes: usize, pods: usize, racks: usize) -> Case {
 pub(crate) fn fractions(nodes: usize) -> Case {
     let mut case = idle(nodes, &Action::ALL, 0);
     let part = |hundredths: i64| GpuRequest::Fraction {
-        billionths: hundredths * 10_000_000,
+        fraction: GpuFraction::from_hundredths(hundredths),
         devices: 1,
     };
     let memory = |mib| GpuRequest::Memory { mib, devices: 1 };

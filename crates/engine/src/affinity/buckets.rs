@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::affinity::label_sets::LabelSet;
 use crate::ids::{SelectorId, Symbol};
+use crate::reasons::AffinityTermBound;
 
 /// How many terms the pods of one namespace may have in a bucket. A pod is counted in every term that matches it, so that
 /// this bounds the work of its placement. JobSet's exclusive placement needs one term for each job.
@@ -15,31 +16,6 @@ pub(crate) const TERMS_OF_NAMESPACE_MAX: u32 = 256;
 
 /// How many terms all namespaces together may have in a bucket of terms that select pods of other namespaces.
 pub(crate) const TERMS_OF_ALL_MAX: u32 = 1024;
-
-/// The bound that a term exceeds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoRoom {
-    /// [`TERMS_OF_NAMESPACE_MAX`].
-    InNamespace,
-    /// [`TERMS_OF_ALL_MAX`].
-    InCluster,
-}
-
-impl NoRoom {
-    /// Which field of the pod exceeds the bound, and what to do.
-    pub(crate) fn remedy(self) -> String {
-        match self {
-            NoRoom::InNamespace => format!(
-                "spec.affinity: pods of the namespace have {TERMS_OF_NAMESPACE_MAX} other terms with the same label value, or without a \
-                 value (NotIn, Exists, DoesNotExist); give many pods equal terms, or select by a label value that few terms have"
-            ),
-            NoRoom::InCluster => format!(
-                "spec.affinity: pods have {TERMS_OF_ALL_MAX} other terms about other namespaces with the same label value, or without a \
-                 value (NotIn, Exists, DoesNotExist); select pods of the own namespace, or by a label value that few terms have"
-            ),
-        }
-    }
-}
 
 /// Stands for all values in the buckets of selectors that name none.
 const ANY_VALUE: &str = "";
@@ -59,15 +35,15 @@ struct Bucket {
 }
 
 impl Bucket {
-    fn add(&mut self, id: SelectorId, owner: Symbol) -> Result<(), NoRoom> {
+    fn add(&mut self, id: SelectorId, owner: Symbol) -> Result<(), AffinityTermBound> {
         let of_owner = self.terms_by_owner.entry(owner).or_default();
         *of_owner += 1;
         self.terms += 1;
         *self.selectors.entry(id).or_default() += 1;
         if *of_owner > TERMS_OF_NAMESPACE_MAX {
-            Err(NoRoom::InNamespace)
+            Err(AffinityTermBound::Namespace)
         } else if self.terms > TERMS_OF_ALL_MAX {
-            Err(NoRoom::InCluster)
+            Err(AffinityTermBound::Cluster)
         } else {
             Ok(())
         }
@@ -100,7 +76,7 @@ impl Buckets {
         owner: Symbol,
         scope: Option<Symbol>,
         pairs: Option<Vec<String>>,
-    ) -> Result<(), NoRoom> {
+    ) -> Result<(), AffinityTermBound> {
         let buckets = self.scopes.entry(scope).or_default();
         let mut result = Ok(());
         for name in names(pairs) {

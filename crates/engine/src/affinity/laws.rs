@@ -15,7 +15,7 @@ use crate::model::{
     PodAffinityTerm, PodKind, PodPhase, PodSpec, Requests, Requirement, TaskRank, WeightedPodAffinityTerm,
 };
 use crate::place::InterPodRules;
-use crate::reasons::Check;
+use crate::reasons::{Check, Refusal};
 use crate::report::Status;
 
 /// Namespace and app of a pod, the node it runs on, and its terms.
@@ -419,9 +419,9 @@ fn a_pod_with_more_terms_than_are_looked_at_waits_with_that_as_its_reason() {
         cluster.index_waiting_terms(&Config::default());
         let id = cluster.pod_ids["p0"];
         let [.., terms] = cluster.ledger.affinity.sizes();
-        (terms, cluster.ledger.pod(id).refused.as_deref().map(str::to_owned))
+        (terms, cluster.ledger.pod(id).refused.as_deref().cloned())
     };
     assert_eq!(refused(64), (64, None));
-    let expect = "spec.affinity has 20000 terms about other pods; give it at most 64";
-    assert_eq!(refused(20_000), (64, Some(expect.to_owned())));
+    let expect = Refusal::AffinityTermsExceeded(20_000);
+    assert_eq!(refused(20_000), (64, Some(expect)));
 }

@@ -24,6 +24,7 @@ use crate::ids::{NodeId, PodId, SelectorId, Symbol, TermId, TopologyKeyId};
 use crate::ledger::Ledger;
 use crate::model::Constraints;
 
+pub(crate) use buckets::{TERMS_OF_ALL_MAX, TERMS_OF_NAMESPACE_MAX};
 use keys::{TopologyKey, TopologyKeys};
 pub(crate) use label_sets::LabelSetMember;
 use label_sets::LabelSets;

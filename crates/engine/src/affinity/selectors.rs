@@ -5,11 +5,12 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::affinity::buckets::{Buckets, NoRoom};
+use crate::affinity::buckets::Buckets;
 use crate::affinity::label_sets::{LabelSet, LabelSets};
 use crate::ids::{LabelSetId, SelectorId, Symbol, TermId};
 use crate::intern::Symbols;
 use crate::model::{LabelSelector, Operator, PodAffinityTerm, Requirement};
+use crate::reasons::AffinityTermBound;
 use crate::steps;
 
 /// Selects the pods that match all of these: one for an anti-affinity or preferred term, several for the required affinity
@@ -176,7 +177,12 @@ impl Selectors {
     }
 
     /// Adds a term of a selector, and says whether the bounds allow it. If they do not, the caller removes the term.
-    pub(crate) fn add_term(&mut self, id: SelectorId, term: TermId, symbols: &Symbols) -> Result<(), NoRoom> {
+    pub(crate) fn add_term(
+        &mut self,
+        id: SelectorId,
+        term: TermId,
+        symbols: &Symbols,
+    ) -> Result<(), AffinityTermBound> {
         let row = &mut self.rows[id.index()];
         row.terms.push(term);
         self.buckets.add(id, row.owner, row.scope(symbols), row.pairs())

@@ -2,12 +2,12 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::affinity::buckets::NoRoom;
 use crate::affinity::selectors::{PodSelector, PodSelectors};
 use crate::affinity::{AffinityIndex, MATCHING, ShapeTerms, Term, TermCount, TermsState};
 use crate::ids::{PodId, SelectorId, ShapeId, Symbol, TermId};
 use crate::ledger::Ledger;
 use crate::model::{Constraints, PodAffinityTerm};
+use crate::reasons::AffinityTermBound;
 
 /// Steps of work that a new term counts as, apart from matching it with label sets.
 const WORK_PER_TERM: usize = 16;
@@ -15,7 +15,7 @@ const WORK_PER_TERM: usize = 16;
 /// The terms of a shape while they are added.
 struct NewTerms {
     terms: ShapeTerms,
-    room: Result<(), NoRoom>,
+    room: Result<(), AffinityTermBound>,
 }
 
 /// Labels and terms of a pod.
@@ -109,7 +109,7 @@ impl Ledger {
     }
 
     /// Adds the terms of a shape, not matched yet, or none of them if they exceed a bound.
-    pub(super) fn add_shape_terms(&mut self, shape: ShapeId, owner: Symbol) -> Result<(), NoRoom> {
+    pub(super) fn add_shape_terms(&mut self, shape: ShapeId, owner: Symbol) -> Result<(), AffinityTermBound> {
         let constraints = std::mem::take(&mut self.shapes[shape.index()].constraints);
         let NewTerms { mut terms, room } = self.add_terms(&constraints, owner);
         self.shapes[shape.index()].constraints = constraints;

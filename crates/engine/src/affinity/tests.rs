@@ -2,11 +2,12 @@
 
 use crate::Cluster;
 use crate::affinity::TermsState;
-use crate::affinity::buckets::{NoRoom, TERMS_OF_ALL_MAX, TERMS_OF_NAMESPACE_MAX};
+use crate::affinity::buckets::{TERMS_OF_ALL_MAX, TERMS_OF_NAMESPACE_MAX};
 use crate::model::{
     Affinity, Config, Constraints, Event, LabelSelector, Labels, MemoryKind, MigStrategy, Millis, NodeSpec, Operator,
     PodAffinityTerm, PodKind, PodPhase, PodSpec, Requests, Requirement, TaskRank,
 };
+use crate::reasons::AffinityTermBound;
 use crate::steps;
 
 /// The terms of a pod of [`avoiding`].
@@ -134,12 +135,18 @@ fn terms_beyond_the_bound_of_a_namespace_wait_until_others_are_gone() {
     cluster.apply(Event::Pod(avoiding("b", 0, Some(&["b"]))));
     cycle(&mut cluster);
     let last = format!("a/{most}");
-    assert_eq!(state(&cluster, &last), TermsState::NoRoom(NoRoom::InNamespace));
+    assert_eq!(
+        state(&cluster, &last),
+        TermsState::Exceeded(AffinityTermBound::Namespace)
+    );
     assert_eq!(state(&cluster, "a/0"), TermsState::Indexed);
     assert_eq!(state(&cluster, "b/0"), TermsState::Indexed);
     cluster.apply(Event::Pod(avoiding("a", most, Some(&["a"]))));
     cycle(&mut cluster);
-    assert_eq!(state(&cluster, &last), TermsState::NoRoom(NoRoom::InNamespace));
+    assert_eq!(
+        state(&cluster, &last),
+        TermsState::Exceeded(AffinityTermBound::Namespace)
+    );
     cluster.apply(Event::PodGone("a/0".to_owned()));
     cycle(&mut cluster);
     assert_eq!(state(&cluster, &last), TermsState::Indexed);
@@ -163,7 +170,7 @@ fn terms_about_other_namespaces_have_a_bound_that_leaves_terms_within_a_namespac
     let states: Vec<TermsState> = states.map(|uid| state(&cluster, &uid)).collect();
     let waiting = states
         .iter()
-        .filter(|state| **state == TermsState::NoRoom(NoRoom::InCluster));
+        .filter(|state| **state == TermsState::Exceeded(AffinityTermBound::Cluster));
     assert_eq!(waiting.count() as u32, pods, "{states:?}");
     assert_eq!(state(&cluster, "own/0"), TermsState::Indexed);
 }

@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::affinity::buckets::NoRoom;
 use crate::cluster::Cluster;
 use crate::ids::{PodId, ShapeId, Symbol};
 use crate::ledger::Ledger;
 use crate::model::Config;
+use crate::reasons::AffinityTermBound;
 
 /// The part of a cycle's budget of work that new terms can take.
 const BUDGET_DIVISOR: u64 = 8;
@@ -23,8 +23,8 @@ pub(crate) enum TermsState {
     Indexed,
     /// No cycle has added them yet, because they are new or for lack of budget.
     New,
-    /// They exceed a bound.
-    NoRoom(NoRoom),
+    /// They exceed this bound.
+    Exceeded(AffinityTermBound),
 }
 
 /// The pods whose terms are not in the index.
@@ -72,8 +72,8 @@ impl Ledger {
             let shape = self.pod(pod).shape;
             let result = if self.is_shape_matched(shape) {
                 Ok(true)
-            } else if let Some(room) = tried.get(&shape) {
-                Err(*room)
+            } else if let Some(bound) = tried.get(&shape) {
+                Err(*bound)
             } else if self.work() >= end {
                 Ok(false)
             } else {
@@ -86,16 +86,16 @@ impl Ledger {
                     self.affinity.waiting.remove(pod);
                     self.set_terms_state(pod, TermsState::Indexed);
                 }
-                Err(room) => {
-                    tried.insert(shape, room);
-                    self.set_terms_state(pod, TermsState::NoRoom(room));
+                Err(bound) => {
+                    tried.insert(shape, bound);
+                    self.set_terms_state(pod, TermsState::Exceeded(bound));
                 }
             }
         }
     }
 
     /// Adds the terms of a shape, if there is room, and matches them; returns whether all are matched before `end`.
-    fn try_shape(&mut self, shape: ShapeId, owner: Symbol, end: u64) -> Result<bool, NoRoom> {
+    fn try_shape(&mut self, shape: ShapeId, owner: Symbol, end: u64) -> Result<bool, AffinityTermBound> {
         if self.shape(shape).terms.is_none() {
             self.add_shape_terms(shape, owner)?;
         }

@@ -7,7 +7,7 @@ use crate::cluster::Cluster;
 use crate::gangs::{DEFAULT_SUB_GROUP, Tree, TreeProblem, build_tree, task_order};
 use crate::ids::{GangId, PodId, Symbol};
 use crate::model::{GangKey, GangSpec, Millis, QueueResources};
-use crate::reasons::SubGroupExcess;
+use crate::reasons::{Refusal, SubGroupExcess};
 use crate::steps;
 use crate::tables::{Gang, PodSet, PodSets, add_row};
 
@@ -88,7 +88,8 @@ impl Cluster {
         } = build_tree(&spec);
         self.report_problems(&spec.key, problems, excess);
         let queue_name = self.ledger.symbols.intern(&spec.queue);
-        let queue = self.leaf_queue(&spec.queue);
+        let withheld = spec.refused.as_ref().is_some_and(Refusal::withholds_queue);
+        let queue = self.leaf_queue(&spec.queue).filter(|_| !withheld);
         let row = &mut self.ledger.gangs[id.index()];
         let was_known = row.known;
         let same_age = was_known && (row.created, &*row.uid) == (spec.created, spec.uid.as_str());
@@ -112,7 +113,7 @@ impl Cluster {
             preemption_delay: spec.preemption_delay,
             staleness_grace: spec.staleness_grace,
             schedulable: spec.schedulable && spec.refused.is_none(),
-            refused: spec.refused.map(Into::into),
+            refused: spec.refused.map(Box::new),
             allocated: QueueResources::ZERO,
             searches_cut: row.searches_cut,
             search_from: row.search_from,

@@ -4,6 +4,7 @@ use crate::affinity::TermsState;
 use crate::cluster::Cluster;
 use crate::ids::{GangId, PodId, ShapeId, Symbol};
 use crate::model::{AFFINITY_TERMS_MAX, Millis, PodKind, PodPhase, PodSpec, TaskRank};
+use crate::reasons::Refusal;
 use crate::report::Status;
 use crate::tables::{PackedLabels, Placement, Pod, add_row};
 
@@ -88,7 +89,7 @@ impl Cluster {
             terms: TermsState::Indexed,
             deletion: spec.deletion,
             nominated: spec.nominated_node.as_deref().map(|name| symbols.intern(name)),
-            refused: spec.refused.map(Into::into),
+            refused: spec.refused.map(Box::new),
             observed_node_name: None,
             observed: Placement::none(Status::Unknown),
             placement: Placement::none(Status::Unknown),
@@ -172,9 +173,7 @@ fn limit_affinity_terms(spec: &mut PodSpec) {
         affinity.preferred.truncate(left);
         left -= affinity.preferred.len();
     }
-    spec.refused.get_or_insert_with(|| {
-        format!("spec.affinity has {terms} terms about other pods; give it at most {AFFINITY_TERMS_MAX}")
-    });
+    spec.refused.get_or_insert(Refusal::AffinityTermsExceeded(terms));
 }
 
 /// Status, node and GPU groups of a pod, by its spec.

@@ -108,7 +108,7 @@ impl Cluster {
         for at in 0..self.ledger.gangs.len() {
             let gang = &self.ledger.gangs[at];
             let queue = self.leaf_queue(self.ledger.symbols.text(gang.queue_name));
-            self.ledger.gangs[at].queue = queue.filter(|_| self.ledger.gangs[at].known);
+            self.ledger.gangs[at].queue = queue.filter(|_| self.ledger.gangs[at].may_use_queue());
         }
         self.recount_all();
     }

@@ -61,8 +61,8 @@ impl Cluster {
                 whole = *devices;
                 GpuKind::Whole { devices: *devices }
             }
-            GpuRequest::Fraction { billionths, devices } => GpuKind::Fraction {
-                billionths: *billionths,
+            GpuRequest::Fraction { fraction, devices } => GpuKind::Fraction {
+                fraction: *fraction,
                 devices: *devices,
             },
             GpuRequest::Memory { mib, devices } => GpuKind::Memory {

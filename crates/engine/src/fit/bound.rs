@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::ids::{GpuGroupId, ResourceId};
-use crate::model::{Gpus, PodKind};
+use crate::model::{GpuFraction, Gpus, PodKind};
 use crate::tables::{GpuGroup, GpuGroupIds, GpuKind, Node, NodeResources, Shape, When, ceil_hundredths};
 
 /// Resources that victims on one node free.
@@ -161,8 +161,13 @@ impl PodRequest {
     fn gpu_amount(&self) -> (GpuUnit, i64) {
         match self.gpu {
             GpuKind::None | GpuKind::Mig { .. } => (GpuUnit::None, 0),
-            GpuKind::Whole { devices } => (GpuUnit::Devices, devices.saturating_mul(1_000_000_000)),
-            GpuKind::Fraction { billionths, devices } => (GpuUnit::Devices, devices.saturating_mul(billionths)),
+            GpuKind::Whole { devices } => (
+                GpuUnit::Devices,
+                devices.saturating_mul(GpuFraction::WHOLE.billionths()),
+            ),
+            GpuKind::Fraction { fraction, devices } => {
+                (GpuUnit::Devices, devices.saturating_mul(fraction.billionths()))
+            }
             GpuKind::Memory { mib, devices } => (GpuUnit::Mib, devices.saturating_mul(mib)),
         }
     }

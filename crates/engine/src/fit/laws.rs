@@ -10,8 +10,8 @@ use crate::ids::{NodeId, PodId};
 use crate::laws::world::cases;
 use crate::ledger::Ledger;
 use crate::model::{
-    Constraints, Event, GpuRequest, Labels, MemoryKind, MigStrategy, Millis, NodeSpec, PlacementStrategy, PodKind,
-    PodPhase, PodSpec, Requests, TaskRank,
+    Constraints, Event, GpuFraction, GpuRequest, Labels, MemoryKind, MigStrategy, Millis, NodeSpec, PlacementStrategy,
+    PodKind, PodPhase, PodSpec, Requests, TaskRank,
 };
 use crate::place::choose_devices;
 use crate::report::Status;
@@ -81,6 +81,7 @@ fn gpu_requests() -> impl Strategy<Value = GpuRequest> {
         (1i64..=100).prop_map(|hundredths| hundredths * 10_000_000),
         prop_oneof![Just(5_000_000), Just(125_000_000), Just(333_333_333), Just(500_000_000)],
     ];
+    let fractions = billionths.prop_map(GpuFraction::from_billionths);
     let mib = prop_oneof![
         Just(1i64),
         Just(100),
@@ -92,7 +93,7 @@ fn gpu_requests() -> impl Strategy<Value = GpuRequest> {
     prop_oneof![
         1 => Just(GpuRequest::None),
         2 => (1i64..4).prop_map(|devices| GpuRequest::Whole { devices }),
-        4 => (billionths, 1i64..4).prop_map(|(billionths, devices)| GpuRequest::Fraction { billionths, devices }),
+        4 => (fractions, 1i64..4).prop_map(|(fraction, devices)| GpuRequest::Fraction { fraction, devices }),
         3 => (mib, 1i64..4).prop_map(|(mib, devices)| GpuRequest::Memory { mib, devices }),
         1 => (1i64..3).prop_map(|count| GpuRequest::Mig { slices: vec![(SLICE.to_owned(), count)], legacy: false }),
     ]

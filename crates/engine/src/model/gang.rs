@@ -1,6 +1,7 @@
 //! Gangs: pods that start together (a PodGroup), possibly split into nested subgroups.
 
 use super::Millis;
+use crate::reasons::Refusal;
 
 /// How many subgroups a gang may have. Groupers make one for each replica of a JobSet and each segment of a job, so the bound is the
 /// number of nodes of a large cluster. The work per gang and cycle grows with the number of subgroups; at the bound it takes less
@@ -55,8 +56,8 @@ pub struct GangSpec {
     pub staleness_grace: Option<Option<Millis>>,
     /// False during a back-off that the caller decided: no cycle tries the gang.
     pub schedulable: bool,
-    /// Why no pod of the gang may start, as a sentence; `None` = they may. Running pods are not affected.
-    pub refused: Option<String>,
+    /// Why no pod of the gang may start; `None` = they may. Running pods are not affected.
+    pub refused: Option<Refusal>,
 }
 
 /// A subgroup of a gang. A leaf holds pods, a parent holds subgroups.

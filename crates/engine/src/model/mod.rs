@@ -5,6 +5,7 @@
 
 mod config;
 mod gang;
+mod gpu_fraction;
 mod node;
 mod pod;
 mod quantity;
@@ -15,6 +16,7 @@ mod topology;
 
 pub use config::{Action, Config, MinRuntimeResolve, PlacementStrategies, PlacementStrategy};
 pub use gang::{GangKey, GangSpec, SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX, SubGroupSpec, TopologyConstraint};
+pub use gpu_fraction::GpuFraction;
 pub use node::{
     MemoryKind, MigStrategy, NodeCondition, NodeSpec, Taint, TaintEffect, UNKNOWN_GPU_MEMORY_MIB,
     counted_gpu_memory_mib,

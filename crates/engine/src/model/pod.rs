@@ -1,6 +1,7 @@
 //! Pods.
 
-use super::{GangKey, LabelSelector, Labels, Millis, NodeSelectorTerm, WeightedNodeTerm};
+use super::{GangKey, GpuFraction, LabelSelector, Labels, Millis, NodeSelectorTerm, WeightedNodeTerm};
+use crate::reasons::Refusal;
 use crate::steps;
 
 /// A pod.
@@ -42,8 +43,8 @@ pub struct PodSpec {
     pub rank: TaskRank,
     /// The node to which an earlier cycle pipelined the pod.
     pub nominated_node: Option<String>,
-    /// Why this scheduler can't serve the pod, as a sentence; the pod waits with it as the reason.
-    pub refused: Option<String>,
+    /// Why this scheduler can't serve the pod; the pod waits with it as the reason.
+    pub refused: Option<Refusal>,
 }
 
 /// How the scheduler treats a pod.
@@ -109,8 +110,8 @@ pub enum GpuRequest {
     },
     /// The same part of each of several devices.
     Fraction {
-        /// Billionths of a device, 1 to 1_000_000_000.
-        billionths: i64,
+        /// The part of each device; more than nothing.
+        fraction: GpuFraction,
         /// How many; at least 1.
         devices: i64,
     },

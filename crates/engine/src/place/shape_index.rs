@@ -376,7 +376,8 @@ mod tests {
     use super::*;
     use crate::clusters;
     use crate::model::{
-        Constraints, Event, GpuRequest, Labels, PlacementStrategy, PodKind, PodPhase, PodSpec, Requests, TaskRank,
+        Constraints, Event, GpuFraction, GpuRequest, Labels, PlacementStrategy, PodKind, PodPhase, PodSpec, Requests,
+        TaskRank,
     };
 
     /// The best node by an index of the shape, and by the index of its GPU request.
@@ -433,7 +434,7 @@ mod tests {
             gpu_groups: node.map(|_| uid.clone()).into_iter().collect(),
             requests: Requests {
                 gpu: GpuRequest::Fraction {
-                    billionths: thousandths * 1_000_000,
+                    fraction: GpuFraction::from_billionths(thousandths * 1_000_000),
                     devices: 1,
                 },
                 ..Requests::default()

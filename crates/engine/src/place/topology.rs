@@ -349,7 +349,7 @@ fn charged_gpus(shape: &Shape) -> Gpus {
 fn least_gpus(shape: &Shape) -> Gpus {
     match shape.gpu {
         GpuKind::Whole { devices } => Gpus::whole(devices),
-        GpuKind::Fraction { billionths, devices } => Gpus::hundredths(billionths / 10_000_000) * devices,
+        GpuKind::Fraction { fraction, devices } => Gpus::hundredths(fraction.percent()) * devices,
         GpuKind::None | GpuKind::Memory { .. } | GpuKind::Mig { .. } => Gpus::ZERO,
     }
 }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::ids::{PodId, QueueId, Symbol};
 use crate::model::{Millis, QueueResources, TopologyConstraint};
-use crate::reasons::SubGroupExcess;
+use crate::reasons::{Refusal, SubGroupExcess};
 use crate::report::Status;
 
 /// A child of a subgroup.
@@ -138,7 +138,7 @@ pub(crate) struct Gang {
     pub(crate) staleness_grace: Option<Option<Millis>>,
     pub(crate) schedulable: bool,
     /// Why no pod of the gang may start; if set, `schedulable` is false.
-    pub(crate) refused: Option<Box<str>>,
+    pub(crate) refused: Option<Box<Refusal>>,
     /// What queues are charged for its pods, without pipelined ones.
     pub(crate) allocated: QueueResources,
     /// How many victim searches in a row ended for lack of budget.
@@ -152,6 +152,11 @@ pub(crate) struct Gang {
 }
 
 impl Gang {
+    /// Whether the gang may be linked to the queue that it names.
+    pub(crate) fn may_use_queue(&self) -> bool {
+        self.known && !self.refused.as_deref().is_some_and(Refusal::withholds_queue)
+    }
+
     /// The end of its preemption delay, if it is not over.
     pub(crate) fn delayed_until(&self, now: Millis) -> Option<Millis> {
         if self.preemption_delay <= Millis(0) {

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use crate::affinity::{LabelSetMember, TermsState};
 use crate::ids::{GangId, GpuGroupId, NodeId, ShapeId, Symbol};
 use crate::model::{Millis, PodKind, TaskRank};
+use crate::reasons::Refusal;
 use crate::report::Status;
 use crate::tables::PackedLabels;
 
@@ -55,7 +56,7 @@ pub(crate) struct Pod {
     pub(crate) terms: TermsState,
     pub(crate) deletion: Option<Millis>,
     pub(crate) nominated: Option<Symbol>,
-    pub(crate) refused: Option<Box<str>>,
+    pub(crate) refused: Option<Box<Refusal>>,
     /// Name of the node of `observed`, also while the engine knows no such node.
     pub(crate) observed_node_name: Option<Symbol>,
     /// The placement that events show, or that a reported decision assumes.

@@ -2,7 +2,7 @@
 
 use crate::affinity::ShapeTerms;
 use crate::ids::ResourceId;
-use crate::model::{Constraints, Gpus, QueueResources};
+use crate::model::{Constraints, GpuFraction, Gpus, QueueResources};
 use crate::tables::NodeResources;
 
 /// The kind of GPU request, reduced to what arithmetic needs.
@@ -10,7 +10,7 @@ use crate::tables::NodeResources;
 pub(crate) enum GpuKind {
     None,
     Whole { devices: i64 },
-    Fraction { billionths: i64, devices: i64 },
+    Fraction { fraction: GpuFraction, devices: i64 },
     Memory { mib: i64, devices: i64 },
     Mig { legacy: bool },
 }
@@ -21,7 +21,7 @@ impl GpuKind {
         match self {
             GpuKind::None | GpuKind::Mig { .. } => 0,
             GpuKind::Whole { .. } => memory_mib,
-            GpuKind::Fraction { billionths, .. } => multiply_divide(billionths, memory_mib, 1_000_000_000),
+            GpuKind::Fraction { fraction, .. } => fraction.of_mib(memory_mib),
             GpuKind::Memory { mib, .. } => mib,
         }
     }
@@ -33,8 +33,8 @@ impl GpuKind {
             amount >> digits.saturating_sub(3) << digits.saturating_sub(3)
         };
         match self {
-            GpuKind::Fraction { billionths, devices } => GpuKind::Fraction {
-                billionths: round(billionths),
+            GpuKind::Fraction { fraction, devices } => GpuKind::Fraction {
+                fraction: GpuFraction::from_billionths(round(fraction.billionths())),
                 devices,
             },
             GpuKind::Memory { mib, devices } => GpuKind::Memory {
@@ -113,7 +113,7 @@ impl Shape {
         match self.gpu {
             GpuKind::None | GpuKind::Mig { .. } => 0,
             GpuKind::Whole { .. } => 100,
-            GpuKind::Fraction { billionths, .. } => (billionths + 5_000_000) / 10_000_000,
+            GpuKind::Fraction { fraction, .. } => fraction.nearest_hundredths(),
             GpuKind::Memory { mib, .. } => ceil_hundredths(mib, memory_mib),
         }
     }

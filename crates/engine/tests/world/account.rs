@@ -158,7 +158,7 @@ pub(crate) fn node_loads<'a>(nodes: impl Iterator<Item = &'a NodeSpec>, placed: 
 
 fn shared_mib(request: &GpuRequest, device_mib: i64) -> i64 {
     match request {
-        GpuRequest::Fraction { billionths, .. } => billionths * device_mib / 1_000_000_000,
+        GpuRequest::Fraction { fraction, .. } => fraction.billionths() * device_mib / 1_000_000_000,
         GpuRequest::Memory { mib, .. } => *mib,
         GpuRequest::None | GpuRequest::Whole { .. } | GpuRequest::Mig { .. } => 0,
     }
@@ -233,7 +233,7 @@ fn charge(pod: &PodSpec, node: &NodeSpec) -> QueueResources {
     let hundredths = match &pod.requests.gpu {
         GpuRequest::None => 0,
         GpuRequest::Whole { devices } => devices * 100,
-        GpuRequest::Fraction { billionths, devices } => (billionths + 5_000_000) / 10_000_000 * devices,
+        GpuRequest::Fraction { fraction, devices } => (fraction.billionths() + 5_000_000) / 10_000_000 * devices,
         GpuRequest::Memory { mib, devices } => {
             let device = node.gpu_memory_mib.unwrap_or(100);
             (mib * 100 + device - 1) / device * devices

@@ -11,10 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::kai_engine::Cluster;
 use super::kai_engine::model::{
-    BindInFlight, Config, Constraints, Event, GangKey, GangSpec, GpuRequest, MemoryKind, MigStrategy, Millis,
-    NodeCondition, NodeSpec, PlacementStrategy, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests, ResourceQuota,
-    SubGroupSpec, TaskRank, TopologyConstraint, TopologyLevel, TopologySpec, Usage,
+    BindInFlight, Config, Constraints, Event, GangKey, GangSpec, GpuFraction, GpuRequest, MemoryKind, MigStrategy,
+    Millis, NodeCondition, NodeSpec, PlacementStrategy, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests,
+    ResourceQuota, SubGroupSpec, TaskRank, TopologyConstraint, TopologyLevel, TopologySpec, Usage,
 };
+use super::kai_engine::reasons::Refusal;
 use super::kai_engine::report::{Decision, Report};
 use account::{PlacedPods, fits, placed_pods};
 use plan::{GangPlan, Gpu, Level, NodeKind, NodePlan, Pace, QueuePlan, Scene, Shape, SpecialPod, Step, TopologyPlan};
@@ -393,7 +394,7 @@ impl World {
             Gpu::None | Gpu::Mig(0, 0) => GpuRequest::None,
             Gpu::Whole(devices) => GpuRequest::Whole { devices },
             Gpu::Fraction(hundredths, devices) => GpuRequest::Fraction {
-                billionths: hundredths * 10_000_000,
+                fraction: GpuFraction::from_hundredths(hundredths),
                 devices,
             },
             Gpu::Memory(mib, devices) => GpuRequest::Memory { mib, devices },
@@ -434,7 +435,9 @@ impl World {
             labels: Default::default(),
             rank: TaskRank::default(),
             nominated_node: None,
-            refused: matches!(special_pod, Some(SpecialPod::Refused)).then(|| "refused".to_owned()),
+            refused: matches!(special_pod, Some(SpecialPod::Refused)).then(|| Refusal::VolumeClaimMissing {
+                claim: "data".to_owned(),
+            }),
         }
     }
 

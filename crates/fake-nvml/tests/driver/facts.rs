@@ -54,7 +54,7 @@ fn a_refusal_costs_one_fact_never_the_device() {
 fn child_loses_single_facts() {
     let ours = bare_driver();
     let whole = ours.devices().unwrap().devices;
-    let questions = [
+    let queries = [
         "minor",
         "pci",
         "memory",
@@ -67,27 +67,19 @@ fn child_loses_single_facts() {
         "events",
         "topology",
     ];
-    for question in questions {
-        say(&format!("gpus: {{0: {{notSupported: [{question}]}}}}"));
+    for query in queries {
+        say(&format!("gpus: {{0: {{notSupported: [{query}]}}}}"));
         let inventory = ours.devices().unwrap();
         let [first, second] = inventory.devices.as_slice() else {
-            panic!("{question}: {:?}", inventory.devices)
+            panic!("{query}: {:?}", inventory.devices)
         };
-        assert_eq!(
-            (&first.uuid, &first.name),
-            (&whole[0].uuid, &whole[0].name),
-            "{question}"
-        );
-        assert_eq!(second.memory_mib, whole[1].memory_mib, "{question}");
+        assert_eq!((&first.uuid, &first.name), (&whole[0].uuid, &whole[0].name), "{query}");
+        assert_eq!(second.memory_mib, whole[1].memory_mib, "{query}");
         let lost = |fact: bool| if fact { "kept" } else { "lost" };
-        assert_eq!(lost(first.minor.is_some()), lost(question != "minor"), "{question}");
-        assert_eq!(lost(first.pci_bus_id.is_some()), lost(question != "pci"), "{question}");
-        assert_eq!(
-            lost(first.memory_mib.is_some()),
-            lost(question != "memory"),
-            "{question}"
-        );
-        assert_eq!(lost(first.mig_mode.is_some()), lost(question != "mig"), "{question}");
+        assert_eq!(lost(first.minor.is_some()), lost(query != "minor"), "{query}");
+        assert_eq!(lost(first.pci_bus_id.is_some()), lost(query != "pci"), "{query}");
+        assert_eq!(lost(first.memory_mib.is_some()), lost(query != "memory"), "{query}");
+        assert_eq!(lost(first.mig_mode.is_some()), lost(query != "mig"), "{query}");
         assert_eq!(
             first.memory_kind,
             MemoryKind::Dedicated,
@@ -97,9 +89,9 @@ fn child_loses_single_facts() {
         let samples = ours.samples().unwrap();
         assert!(
             samples.iter().all(|sample| sample.unreachable.is_none()),
-            "{question}: {samples:?}"
+            "{query}: {samples:?}"
         );
-        if ["minor", "pci", "memory", "mig"].contains(&question) {
+        if ["minor", "pci", "memory", "mig"].contains(&query) {
             assert!(
                 inventory.notes.iter().any(|note| note.contains("does not tell")),
                 "{:?}",
@@ -107,7 +99,7 @@ fn child_loses_single_facts() {
             );
         }
     }
-    let everything = format!("gpus: {{'*': {{notSupported: [{}]}}}}", questions.join(", "));
+    let everything = format!("gpus: {{'*': {{notSupported: [{}]}}}}", queries.join(", "));
     say(&everything);
     assert_eq!(ours.devices().unwrap().devices.len(), 2);
 }

@@ -104,8 +104,8 @@ fn child_meets_wrong_libraries() {
         "{wrong}"
     );
     // A library, but not NVML.
-    let stranger = open(Path::new("libm.so.6"));
-    if let Err(error) = stranger {
+    let other_library = open(Path::new("libm.so.6"));
+    if let Err(error) = other_library {
         let words = error.to_string();
         assert!(
             words.contains("nvmlInit_v2") || words.contains("ERROR_LIBRARY_NOT_FOUND"),

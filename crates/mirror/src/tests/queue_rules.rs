@@ -34,7 +34,7 @@ fn a_queue_that_is_not_for_the_namespace_does_not_serve_it() {
     };
     let (decided, reason) = restricted(json!("b, c"));
     assert_eq!(decided, [""; 0]);
-    assert!(reason.contains("theirs (not for namespace a)"), "{reason}");
+    assert!(reason.starts_with("queue theirs is not for namespace a; "), "{reason}");
     assert_eq!(restricted(json!("b, a")).0, ["bind uid-p n1"]);
 }
 

@@ -2,7 +2,7 @@
 
 use kai_api::QuantityText;
 use kai_api::crd::{QueueDetails, ReasonDetails, ResourceList, UnschedulableReason};
-use kai_engine::reasons::{QueueBound, Reason, Resource};
+use kai_engine::reasons::{QueueBound, Reason, Refusal, Resource, domain_text};
 
 /// Reason code of a topology domain that is too small.
 const DOMAIN_TOO_SMALL: &str = "Not enough resources for the workload";
@@ -29,11 +29,12 @@ pub(super) fn reasons(reason: &Reason, text: &str) -> Vec<UnschedulableReason> {
         Reason::QueueMissing(_) | Reason::QueueDisconnected { .. } | Reason::QueueNotLeaf(_) => {
             vec![entry(UnschedulableReason::QUEUE_DOES_NOT_EXIST, None)]
         }
+        Reason::Refused(refusal) => vec![entry(refusal_code(refusal), None)],
         Reason::PreemptionDelay { .. } => vec![entry(UnschedulableReason::PREEMPTION_DELAY_NOT_ELAPSED, None)],
         Reason::NoDomain { domains, required, .. } if !domains.is_empty() => {
-            let of = |(domain, fits): &(String, u32)| UnschedulableReason {
+            let of = |domain: &(String, u32)| UnschedulableReason {
                 reason: DOMAIN_TOO_SMALL.to_owned(),
-                message: format!("{domain}: room for {fits} of {required} pods"),
+                message: domain_text(domain, *required),
                 details: None,
             };
             domains.iter().take(DOMAINS_MAX).map(of).collect()
@@ -42,7 +43,7 @@ pub(super) fn reasons(reason: &Reason, text: &str) -> Vec<UnschedulableReason> {
         | Reason::UnknownSubGroup(_)
         | Reason::SubGroupsExceeded(_)
         | Reason::Gated
-        | Reason::Refused(_)
+        | Reason::AffinityTermsExceeded(_)
         | Reason::GangNotReady { .. }
         | Reason::NoNode(_)
         | Reason::GangShort { .. }
@@ -52,6 +53,24 @@ pub(super) fn reasons(reason: &Reason, text: &str) -> Vec<UnschedulableReason> {
         | Reason::Evicted(_)
         | Reason::CutShort
         | Reason::NotTried => vec![entry(UnschedulableReason::POD_SCHEDULING_ERRORS, None)],
+    }
+}
+
+/// KAI has no code for an invalid object; its code for pods without a node covers all refusals but that of a queue.
+fn refusal_code(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::QueueForbidden { .. } => UnschedulableReason::QUEUE_DOES_NOT_EXIST,
+        Refusal::InvalidField { .. }
+        | Refusal::AffinityTermsExceeded(_)
+        | Refusal::VolumeClaimMissing { .. }
+        | Refusal::VolumeClaimLost { .. }
+        | Refusal::VolumeClaimUnbound { .. }
+        | Refusal::VolumeMissing { .. }
+        | Refusal::VolumeInvalid(_)
+        | Refusal::VolumeTermsExceeded { .. }
+        | Refusal::ConfigMapsMissing { .. }
+        | Refusal::BindFailed { .. }
+        | Refusal::PriorityForbidden { .. } => UnschedulableReason::POD_SCHEDULING_ERRORS,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use kai_api::{BindRequest, Object, keys};
 use kai_cluster::{Deletion, Error, Part, Patch, Target};
+use kai_engine::model::GpuFraction;
 use kai_engine::report::{Placed, Received};
 use serde_json::{Value, json};
 
@@ -93,12 +94,12 @@ fn needs_preparation(received: Received) -> bool {
 
 /// The BindRequest of a decision.
 fn bind_request_body(pod: &str, placed: &Placed, label: Option<&(String, String)>) -> Value {
-    let (kind, count, portion_hundredths) = match placed.received {
-        Received::Regular { devices } => (keys::RECEIVED_REGULAR, devices, if devices > 0 { 100 } else { 0 }),
-        Received::Fraction { devices, hundredths } => (keys::RECEIVED_FRACTION, devices, hundredths),
-        Received::MigInstance => (keys::RECEIVED_MIG, 0, 0),
+    let (kind, count, portion) = match placed.received {
+        Received::Regular { devices: 0 } => (keys::RECEIVED_REGULAR, 0, GpuFraction::ZERO),
+        Received::Regular { devices } => (keys::RECEIVED_REGULAR, devices, GpuFraction::WHOLE),
+        Received::Fraction { devices, portion } => (keys::RECEIVED_FRACTION, devices, portion),
+        Received::MigInstance => (keys::RECEIVED_MIG, 0, GpuFraction::ZERO),
     };
-    let portion = format!("{}.{:02}", portion_hundredths / 100, portion_hundredths % 100);
     let mut labels = serde_json::Map::new();
     if placed.node.len() <= LABEL_BYTES_MAX {
         labels.insert(keys::SELECTED_NODE.to_owned(), placed.node.to_string().into());
@@ -110,7 +111,7 @@ fn bind_request_body(pod: &str, placed: &Placed, label: Option<&(String, String)
         "podName": pod,
         "selectedNode": &*placed.node,
         "receivedResourceType": kind,
-        "receivedGPU": { "count": count, "portion": portion },
+        "receivedGPU": { "count": count, "portion": portion.to_string() },
     });
     if !placed.gpu_groups.is_empty() {
         spec["selectedGPUGroups"] = placed.gpu_groups.clone().into();
@@ -154,7 +155,7 @@ mod tests {
         let half = placed(
             Received::Fraction {
                 devices: 2,
-                hundredths: 50,
+                portion: GpuFraction::from_hundredths(50),
             },
             &["a", "b"],
         );
@@ -192,7 +193,7 @@ mod tests {
         assert_eq!(portion(Received::MigInstance), json!({ "count": 0, "portion": "0.00" }));
         let small = Received::Fraction {
             devices: 1,
-            hundredths: 5,
+            portion: GpuFraction::from_hundredths(5),
         };
         assert_eq!(portion(small), json!({ "count": 1, "portion": "0.05" }));
     }
@@ -202,7 +203,7 @@ mod tests {
         let half = placed(
             Received::Fraction {
                 devices: 1,
-                hundredths: 50,
+                portion: GpuFraction::from_hundredths(50),
             },
             &["a"],
         );

@@ -196,21 +196,15 @@ fn check_number(number: f64, value: &Value, schema: &Value, path: &str, causes: 
     let (min, max) = (schema["minimum"].as_f64(), schema["maximum"].as_f64());
     let too_low = min.is_some_and(|min| number < min || (schema["exclusiveMinimum"] == true && number == min));
     let too_high = max.is_some_and(|max| number > max || (schema["exclusiveMaximum"] == true && number == max));
-    if too_low {
-        let why = format!(
-            "{} in body should be greater than or equal to {}",
-            named(path),
-            schema["minimum"]
-        );
+    let mut fail = |bound: &str, limit: &Value| {
+        let why = format!("{} in body should be {bound} than or equal to {limit}", named(path));
         causes.push(Cause::invalid(named(path), value, why));
+    };
+    if too_low {
+        fail("greater", &schema["minimum"]);
     }
     if too_high {
-        let why = format!(
-            "{} in body should be less than or equal to {}",
-            named(path),
-            schema["maximum"]
-        );
-        causes.push(Cause::invalid(named(path), value, why));
+        fail("less", &schema["maximum"]);
     }
 }
 

@@ -1,0 +1,221 @@
+//! Why a bind fails, as data, and in this file only, as text. The text lands in the status of the BindRequest, in the condition and the
+//! event of the pod, and through the scheduler in the reason why the pod waits.
+
+use std::time::Duration;
+
+use kai_api::{NoSuchContainer, ObjectKey, keys};
+
+use crate::reservation::state::ReservationFailure;
+use crate::{GpuGroupKey, reservation_name};
+
+/// Why a bind fails.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BindFailure {
+    #[error("timed out: its reservation pods, its ConfigMaps or the pod kept changing or were not ready")]
+    TimedOut,
+    #[error("node {node} is gone")]
+    NodeGone { node: String },
+    #[error("the pod is gone")]
+    PodGone,
+    #[error("the pod is bound to node {node} already")]
+    BoundElsewhere { node: String },
+    #[error("the pod has ended or is being deleted")]
+    PodEnded,
+    #[error("the pod asks for the scheduler {scheduler}")]
+    OtherScheduler { scheduler: String },
+    #[error("the request names a GPU group twice")]
+    GpuGroupTwice,
+    #[error("the annotation {} is invalid: {_0}", keys::GPU_FRACTION_CONTAINER)]
+    NoSuchContainer(#[from] NoSuchContainer),
+    #[error("the pod has no container")]
+    NoContainer,
+    /// Admission names the ConfigMaps of a pod with a GPU share.
+    #[error(
+        "the pod lacks the annotation {}, which admission writes; it was created while admission was off",
+        keys::SHARED_GPU_CONFIG_MAP
+    )]
+    ConfigMapsUnnamed,
+    /// A ConfigMap of this name exists that the binder did not make for the pod.
+    #[error(
+        "ConfigMap {config_map} exists, and the scheduler did not make it for this pod, so it is left as it is. Delete the ConfigMap if \
+         nobody needs it, or create the pod anew without the annotation {}, so that the pod gets a name of its own",
+        keys::SHARED_GPU_CONFIG_MAP
+    )]
+    ConfigMapTaken { config_map: ObjectKey },
+    #[error("nodes are being added for other pods; no GPU is reserved meanwhile")]
+    ScalingUp,
+    /// The reservation pod of a GPU group got no GPU within the limit.
+    #[error("{}", reservation_text(.key, *.failure, *.limit))]
+    NotReserved {
+        key: GpuGroupKey,
+        failure: ReservationFailure,
+        limit: Duration,
+    },
+    #[error("GPU {gpu} of node {} is held for the groups {} and {other} alike", key.node, key.group)]
+    GpuHeldTwice {
+        key: GpuGroupKey,
+        gpu: String,
+        /// The other GPU group.
+        other: String,
+    },
+    #[error("GPU {gpu} of node {} is in use by pod {pod} of another group, whose reservation was lost", key.node)]
+    GpuInUse {
+        key: GpuGroupKey,
+        gpu: String,
+        pod: ObjectKey,
+    },
+    #[error("group {} of node {} holds GPU {gpu} now, but its pod {pod} runs on {}", key.group, key.node, pod_gpus.join(","))]
+    MemberOnOtherGpu {
+        key: GpuGroupKey,
+        gpu: String,
+        pod: ObjectKey,
+        /// The GPUs of the pod.
+        pod_gpus: Vec<String>,
+    },
+    #[error(
+        "GPU group {} of node {} has no room: {promised_mib} of {memory_mib} MiB are promised, {requested_mib} MiB are asked for",
+        key.group, key.node
+    )]
+    GpuFull {
+        key: GpuGroupKey,
+        promised_mib: i64,
+        memory_mib: i64,
+        requested_mib: i64,
+    },
+}
+
+fn reservation_text(key: &GpuGroupKey, failure: ReservationFailure, limit: Duration) -> String {
+    let (node, name, seconds) = (&key.node, reservation_name(key), limit.as_secs());
+    match failure {
+        ReservationFailure::Ended => {
+            format!("node {node} refused or ended the reservation pod {name}: it may have no free GPU")
+        }
+        ReservationFailure::TimedOut => {
+            format!("reservation pod {name} on node {node} did not get a GPU within {seconds} s")
+        }
+        ReservationFailure::StuckTerminating => {
+            format!("the former reservation pod {name} on node {node} does not end since {seconds} s")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(failure: BindFailure, text: &str) {
+        assert_eq!(failure.to_string(), text);
+    }
+
+    #[test]
+    fn a_bind_that_can_not_be_carried_out() {
+        check(
+            BindFailure::TimedOut,
+            "timed out: its reservation pods, its ConfigMaps or the pod kept changing or were not ready",
+        );
+        check(BindFailure::NodeGone { node: "n".into() }, "node n is gone");
+        check(BindFailure::PodGone, "the pod is gone");
+        let elsewhere = BindFailure::BoundElsewhere { node: "n".into() };
+        check(elsewhere, "the pod is bound to node n already");
+        check(BindFailure::PodEnded, "the pod has ended or is being deleted");
+        let scheduler = "other".into();
+        check(
+            BindFailure::OtherScheduler { scheduler },
+            "the pod asks for the scheduler other",
+        );
+        check(BindFailure::GpuGroupTwice, "the request names a GPU group twice");
+    }
+
+    #[test]
+    fn a_pod_that_gets_no_config_maps() {
+        let pod = serde_json::json!({
+            "metadata": { "annotations": { "gpu-fraction-container-name": "x" } }, "spec": { "containers": [{ "name": "main" }] },
+        });
+        check(
+            kai_api::share_container(&pod).unwrap_err().into(),
+            "the annotation gpu-fraction-container-name is invalid: the pod has no container \"x\"; name one of its containers or init \
+             containers",
+        );
+        check(BindFailure::NoContainer, "the pod has no container");
+        check(
+            BindFailure::ConfigMapsUnnamed,
+            "the pod lacks the annotation runai/shared-gpu-configmap, which admission writes; it was created while admission was off",
+        );
+        let config_map = ObjectKey::new("team", "p-0");
+        check(
+            BindFailure::ConfigMapTaken { config_map },
+            "ConfigMap team/p-0 exists, and the scheduler did not make it for this pod, so it is left as it is. Delete the ConfigMap if \
+             nobody needs it, or create the pod anew without the annotation runai/shared-gpu-configmap, so that the pod gets a name of \
+             its own",
+        );
+    }
+
+    #[test]
+    fn a_gpu_group_without_a_reservation_pod() {
+        check(
+            BindFailure::ScalingUp,
+            "nodes are being added for other pods; no GPU is reserved meanwhile",
+        );
+        let key = GpuGroupKey::new("n", "g");
+        let name = reservation_name(&key);
+        let texts = [
+            (
+                ReservationFailure::Ended,
+                format!("node n refused or ended the reservation pod {name}: it may have no free GPU"),
+            ),
+            (
+                ReservationFailure::TimedOut,
+                format!("reservation pod {name} on node n did not get a GPU within 40 s"),
+            ),
+            (
+                ReservationFailure::StuckTerminating,
+                format!("the former reservation pod {name} on node n does not end since 40 s"),
+            ),
+        ];
+        for (failure, text) in texts {
+            let (key, limit) = (key.clone(), Duration::from_secs(40));
+            check(BindFailure::NotReserved { key, failure, limit }, &text);
+        }
+    }
+
+    #[test]
+    fn a_gpu_that_can_not_take_the_share() {
+        let key = || GpuGroupKey::new("n", "g");
+        let (pod, gpu) = (|| ObjectKey::new("team", "p"), || "GPU-1".to_owned());
+        let held = BindFailure::GpuHeldTwice {
+            key: key(),
+            gpu: gpu(),
+            other: "h".into(),
+        };
+        check(held, "GPU GPU-1 of node n is held for the groups g and h alike");
+        let in_use = BindFailure::GpuInUse {
+            key: key(),
+            gpu: gpu(),
+            pod: pod(),
+        };
+        check(
+            in_use,
+            "GPU GPU-1 of node n is in use by pod team/p of another group, whose reservation was lost",
+        );
+        let moved = BindFailure::MemberOnOtherGpu {
+            key: key(),
+            gpu: gpu(),
+            pod: pod(),
+            pod_gpus: vec!["GPU-2".into(), "GPU-3".into()],
+        };
+        check(
+            moved,
+            "group g of node n holds GPU GPU-1 now, but its pod team/p runs on GPU-2,GPU-3",
+        );
+        let full = BindFailure::GpuFull {
+            key: key(),
+            promised_mib: 500,
+            memory_mib: 1000,
+            requested_mib: 600,
+        };
+        check(
+            full,
+            "GPU group g of node n has no room: 500 of 1000 MiB are promised, 600 MiB are asked for",
+        );
+    }
+}

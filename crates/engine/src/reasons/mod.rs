@@ -1,0 +1,11 @@
+//! Why a pod waits and why a pod was evicted. The other files have the data; `text/` makes the text, and no other code does.
+
+mod invalid_value;
+mod reason;
+mod refusal;
+mod text;
+
+pub use invalid_value::{GpuConflict, InvalidValue, Problem};
+pub use reason::{Check, EvictionReason, PodsLacking, QueueBound, Reason, Rejections, Resource, SubGroupExcess};
+pub use refusal::{AffinityTermBound, AvoidedNode, PriorityRefusal, Refusal};
+pub use text::{ReasonText, domain_text, not_ready_text};

@@ -1,0 +1,119 @@
+//! The text of refusals.
+
+use std::fmt;
+
+use super::words::Instant;
+use crate::affinity::{TERMS_OF_ALL_MAX, TERMS_OF_NAMESPACE_MAX};
+use crate::model::AFFINITY_TERMS_MAX;
+use crate::reasons::{AffinityTermBound, AvoidedNode, PriorityRefusal, Refusal};
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::InvalidField { field, error } => write!(f, "{field}: {error}"),
+            Refusal::AffinityTermsExceeded(terms) => write!(
+                f,
+                "spec.affinity has {terms} terms about other pods; give it at most {AFFINITY_TERMS_MAX}"
+            ),
+            Refusal::VolumeClaimMissing { claim } => write!(f, "persistent volume claim {claim} does not exist"),
+            Refusal::VolumeClaimLost { claim } => write!(f, "persistent volume claim {claim} lost its volume"),
+            Refusal::VolumeClaimUnbound { claim } => write!(
+                f,
+                "persistent volume claim {claim} is not bound; claims that wait for their first consumer are not supported yet: use a \
+                 storage class with immediate binding"
+            ),
+            Refusal::VolumeMissing { volume, claim } => {
+                write!(f, "persistent volume {volume} of claim {claim} does not exist")
+            }
+            Refusal::VolumeInvalid(problem) => write!(f, "{problem}"),
+            Refusal::VolumeTermsExceeded { max } => write!(
+                f,
+                "the volumes of the pod are bound to too many different sets of nodes ({max} at most)"
+            ),
+            Refusal::ConfigMapsMissing { namespace, names, more } => write_config_maps(f, namespace, names, *more),
+            Refusal::BindFailed { node, message } => write!(
+                f,
+                "binding to node {node} failed and is tried again in a while: {message}"
+            ),
+            Refusal::QueueForbidden { queue, namespace } => write!(
+                f,
+                "queue {queue} is not for namespace {namespace}; use a queue of yours, or ask an administrator to name the namespace in \
+                 the queue's annotation kai.scheduler/allowed-namespaces"
+            ),
+            Refusal::PriorityForbidden { gang, refusal } => {
+                write!(f, "PodGroup {gang}: spec.priorityClassName: {refusal}")
+            }
+        }
+    }
+}
+
+/// Begins with KAI's text, which users search for.
+fn write_config_maps(f: &mut fmt::Formatter<'_>, namespace: &str, names: &[String], more: usize) -> fmt::Result {
+    write!(f, "Missing required configmaps: {}", names.join(", "))?;
+    if more > 0 {
+        write!(f, " and {more} more")?;
+    }
+    write!(
+        f,
+        "; create them in namespace {namespace}, or mark them as optional in the pod"
+    )
+}
+
+/// Follows the name of the field.
+impl fmt::Display for PriorityRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PriorityRefusal::SystemClass { class, namespace } => write!(
+                f,
+                "priority class {class} is for the system's own namespaces, and {namespace} is none of them; name another priority class, \
+                 for instance train"
+            ),
+            PriorityRefusal::AboveCeiling {
+                class,
+                priority,
+                queue,
+                max,
+            } => {
+                match class {
+                    Some(class) => write!(f, "priority class {class}")?,
+                    None => write!(f, "a pod group without a priority class")?,
+                }
+                write!(
+                    f,
+                    " has priority {priority}, and queue {queue} allows {max} at most; name a class of at most {max}, or ask an \
+                     administrator to raise the queue's annotation kai.scheduler/max-priority"
+                )
+            }
+            PriorityRefusal::UnreadableCeiling { queue, text } => write!(
+                f,
+                "the queue's ceiling can't be read: Queue {queue}: metadata.annotations.kai.scheduler/max-priority: {text:?} is not a \
+                 whole number; ask an administrator to write one, as in 100"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for AffinityTermBound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AffinityTermBound::Namespace => write!(
+                f,
+                "spec.affinity: pods of the namespace have {TERMS_OF_NAMESPACE_MAX} other terms with the same label value, or without a value (NotIn, \
+                 Exists, DoesNotExist); give many pods equal terms, or select by a label value that few terms have"
+            ),
+            AffinityTermBound::Cluster => write!(
+                f,
+                "spec.affinity: pods have {TERMS_OF_ALL_MAX} other terms about other namespaces with the same label value, or without a value (NotIn, \
+                 Exists, DoesNotExist); select pods of the own namespace, or by a label value that few terms have"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for AvoidedNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let AvoidedNode { node, until } = self;
+        let until = Instant(*until);
+        write!(f, "node {node} is left out until {until} because binding to it failed")
+    }
+}
