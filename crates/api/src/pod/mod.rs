@@ -8,6 +8,7 @@ pub(crate) mod constraints;
 mod requests;
 mod reservation;
 mod template;
+mod transitions;
 mod usage;
 mod volumes;
 
