@@ -98,7 +98,7 @@ impl ClusterMirror {
     /// Whether the pod has succeeded as a member of a gang. Such a gang is finishing: the engine has to know the pod, or it would evict the
     /// other members for being fewer than the minimum.
     fn finishes_gang(&self, pod: &Pod) -> bool {
-        pod.phase() == PodPhase::Succeeded && pod.pod_group().is_some() && pod.kind(&self.identity) == PodKind::Workload
+        pod.matters_when_terminal() && pod.kind(&self.identity) == PodKind::Workload
     }
 
     /// The pod was deleted.

@@ -57,6 +57,11 @@ impl Object for Pod {
     fn is_terminal(&self) -> bool {
         matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
     }
+
+    /// A gang with a succeeded pod is finishing: the scheduler must not evict its other pods for being too few.
+    fn matters_when_terminal(&self) -> bool {
+        self.status.phase.as_deref() == Some("Succeeded") && self.pod_group().is_some()
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
