@@ -69,7 +69,7 @@ pub use scheduling_shard::SchedulingShard;
 pub use share_container::{ContainerRef, NoSuchContainer, share_container};
 pub use storage_class::{StorageClass, VolumeBinding};
 pub use text::{Text, TextMap};
-pub use time::parse_time;
+pub use time::{format_time, parse_time};
 pub use topology::Topology;
 pub use workload_values::ignored_values;
 

@@ -72,6 +72,11 @@ pub trait Object: DeserializeOwned + Clone + std::fmt::Debug + Send + Sync + 'st
     fn is_terminal(&self) -> bool {
         false
     }
+
+    /// Whether some readers need the object after it has become terminal.
+    fn matters_when_terminal(&self) -> bool {
+        false
+    }
 }
 
 /// Declares the resource of a slim type that has a `metadata` field.

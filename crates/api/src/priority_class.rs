@@ -43,6 +43,25 @@ crate::object::object!(
     Cluster
 );
 
+impl PriorityClass {
+    /// The classes of an installation.
+    pub fn installed() -> impl Iterator<Item = PriorityClass> {
+        // An older name of `build-preemptible`, which many test clusters still use.
+        let old_name = ("interactive-preemptible", 75);
+        keys::PRIORITY_CLASSES
+            .into_iter()
+            .chain([old_name])
+            .map(|(name, value)| PriorityClass {
+                metadata: Metadata {
+                    name: Some(name.into()),
+                    ..Metadata::default()
+                },
+                value,
+                ..PriorityClass::default()
+            })
+    }
+}
+
 /// All priority classes of a cluster. The two of Kubernetes are always there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PriorityClasses {
@@ -53,17 +72,9 @@ pub struct PriorityClasses {
 impl PriorityClasses {
     /// The classes of an installation.
     pub fn installed() -> PriorityClasses {
-        // An older name of `build-preemptible`, which many test clusters still use.
-        let old_name = ("interactive-preemptible", 75);
-        let values = keys::PRIORITY_CLASSES
-            .into_iter()
-            .chain([old_name])
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect();
-        PriorityClasses {
-            values,
-            global_default: None,
-        }
+        let mut classes = PriorityClasses::default();
+        PriorityClass::installed().for_each(|class| classes.insert(&class));
+        classes
     }
 
     /// Adds or replaces a class. Ignores the class of reservation pods, which workloads can't use.

@@ -36,6 +36,8 @@ struct Shared<T> {
 #[derive(Debug)]
 struct State<T> {
     objects: BTreeMap<ObjectKey, Arc<T>>,
+    /// Terminal objects, for [`Informer::subscribe_with_terminal`]. Kubernetes deletes terminal pods beyond 12,500 by default.
+    terminal: BTreeMap<ObjectKey, Arc<T>>,
     readers: Vec<Weak<Reader<T>>>,
 }
 
@@ -44,6 +46,8 @@ struct State<T> {
 struct Reader<T> {
     changed: Mutex<FxHashMap<ObjectKey, Option<Arc<T>>>>,
     wake: Arc<Notify>,
+    /// Whether terminal objects count as existing.
+    with_terminal: bool,
 }
 
 /// A reader's end of an informer.
@@ -85,6 +89,7 @@ impl<T: Object> Informer<T> {
             shared: Arc::new(Shared {
                 state: Mutex::new(State {
                     objects: BTreeMap::new(),
+                    terminal: BTreeMap::new(),
                     readers: Vec::new(),
                 }),
                 synced: Generation::default(),
@@ -134,12 +139,23 @@ impl<T: Object> Informer<T> {
 
     /// A new reader. Its first changes are all current objects. Each change notifies `wake`; several subscriptions may share it.
     pub fn subscribe(&self, wake: &Arc<Notify>) -> Subscription<T> {
+        self.add_reader(wake, false)
+    }
+
+    /// A new reader that also gets the terminal objects for which [`Object::matters_when_terminal`] is true.
+    pub fn subscribe_with_terminal(&self, wake: &Arc<Notify>) -> Subscription<T> {
+        self.add_reader(wake, true)
+    }
+
+    fn add_reader(&self, wake: &Arc<Notify>, with_terminal: bool) -> Subscription<T> {
         let mut state = lock(&self.shared.state);
-        let present = state.objects.iter();
+        let terminal = state.terminal.iter().filter(|_| with_terminal);
+        let present = state.objects.iter().chain(terminal);
         let present = present.map(|(key, object)| (key.clone(), Some(Arc::clone(object))));
         let reader = Arc::new(Reader {
             changed: Mutex::new(present.collect()),
             wake: Arc::clone(wake),
+            with_terminal,
         });
         state.readers.retain(|reader| reader.strong_count() > 0);
         state.readers.push(Arc::downgrade(&reader));
@@ -241,12 +257,8 @@ impl<T: Object> Informer<T> {
             WatchEvent::ListComplete => {
                 let gone: Vec<ObjectKey> = {
                     let state = lock(&self.shared.state);
-                    state
-                        .objects
-                        .keys()
-                        .filter(|key| !listed.contains(*key))
-                        .cloned()
-                        .collect()
+                    let known = state.objects.keys().chain(state.terminal.keys());
+                    known.filter(|key| !listed.contains(*key)).cloned().collect()
                 };
                 gone.into_iter().for_each(|key| self.set(key, None));
                 *listed = FxHashSet::default();
@@ -265,33 +277,39 @@ impl<T: Object> Informer<T> {
     }
 
     fn set(&self, key: ObjectKey, object: Option<T>) {
-        let object = object.filter(|object| !object.is_terminal());
         let object = object.map(Arc::new);
-        let mut state = lock(&self.shared.state);
-        let changed = match &object {
-            // A new list repeats known versions. The known object stays, since readers may share it.
-            Some(object)
-                if state
-                    .objects
-                    .get(&key)
-                    .is_some_and(|known| same_version(&**known, &**object)) =>
-            {
-                false
+        let (object, terminal) = match object {
+            Some(object) if object.is_terminal() => {
+                (None, Some(object).filter(|object| object.matters_when_terminal()))
             }
-            Some(object) => {
-                state.objects.insert(key.clone(), Arc::clone(object));
-                true
-            }
-            None => state.objects.remove(&key).is_some(),
+            object => (object, None),
         };
-        if !changed {
-            return;
-        }
+        let mut state = lock(&self.shared.state);
+        let changed = replace(&mut state.objects, &key, object.as_ref());
+        let terminal_changed = replace(&mut state.terminal, &key, terminal.as_ref());
         for reader in state.readers.iter().filter_map(Weak::upgrade) {
-            lock(&reader.changed).insert(key.clone(), object.clone());
+            let object = match reader.with_terminal {
+                true if changed || terminal_changed => object.as_ref().or(terminal.as_ref()),
+                false if changed => object.as_ref(),
+                true | false => continue,
+            };
+            lock(&reader.changed).insert(key.clone(), object.cloned());
             reader.wake.notify_one();
         }
     }
+}
+
+/// Adds, replaces or removes an object, and returns whether that changed the map. A new list repeats known versions; then the known object
+/// stays, since readers may share it.
+fn replace<T: Object>(objects: &mut BTreeMap<ObjectKey, Arc<T>>, key: &ObjectKey, object: Option<&Arc<T>>) -> bool {
+    let Some(object) = object else {
+        return objects.remove(key).is_some();
+    };
+    let is_known = objects.get(key).is_some_and(|known| same_version(&**known, &**object));
+    if !is_known {
+        objects.insert(key.clone(), Arc::clone(object));
+    }
+    !is_known
 }
 
 impl<T: Object> Subscription<T> {
@@ -369,6 +387,43 @@ mod tests {
             &known.unwrap(),
             &informer.get(&ObjectKey::new("", "b")).unwrap()
         ));
+    }
+
+    #[test]
+    fn a_succeeded_pod_of_a_gang_stays_for_readers_of_terminal_objects() {
+        let pod = |phase: &str, version: u32| -> kai_api::Pod {
+            let text = format!(
+                r#"{{"metadata":{{"name":"p","namespace":"a","resourceVersion":"{version}","annotations":{{"pod-group-name":"g"}}}},
+                    "status":{{"phase":"{phase}"}}}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        let informer = Informer::unconnected();
+        let (plain, all) = (
+            informer.subscribe(&Arc::default()),
+            informer.subscribe_with_terminal(&Arc::default()),
+        );
+        let taken = |subscription: &Subscription<kai_api::Pod>| -> Vec<bool> {
+            let changes = subscription.take().into_iter();
+            changes.map(|(_, object)| object.is_some()).collect()
+        };
+        informer.put(pod("Running", 1));
+        assert_eq!((taken(&plain), taken(&all)), (vec![true], vec![true]));
+        informer.put(pod("Succeeded", 2));
+        assert_eq!((taken(&plain), taken(&all)), (vec![false], vec![true]));
+        informer.put(pod("Succeeded", 2));
+        assert_eq!(
+            (taken(&plain), taken(&all)),
+            (vec![], vec![]),
+            "the same version again is no change"
+        );
+        assert!(informer.is_empty());
+        assert_eq!(taken(&informer.subscribe_with_terminal(&Arc::default())), [true]);
+        assert_eq!(taken(&informer.subscribe(&Arc::default())), [false; 0]);
+        informer.remove(&ObjectKey::new("a", "p"));
+        assert_eq!((taken(&plain), taken(&all)), (vec![], vec![false]));
+        informer.put(pod("Failed", 3));
+        assert_eq!((taken(&plain), taken(&all)), (vec![], vec![]));
     }
 
     #[test]

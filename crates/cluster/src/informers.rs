@@ -39,7 +39,7 @@ macro_rules! informers {
 }
 
 informers! {
-    /// Pods that have not terminated.
+    /// Pods that have not terminated, and for some readers those of gangs that have succeeded.
     pods: kai_api::Pod,
     /// Nodes.
     nodes: kai_api::Node,

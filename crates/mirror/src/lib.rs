@@ -98,7 +98,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 pub use assumed::Assumed;
 pub use gangs::{GangTimestamp, pod_group_key};
 pub use partition::Partition;
-pub use settings::{MirrorSettings, WorkerLabels};
+pub use reservations::UnreservedGroup;
+pub use settings::{MirrorSettings, ObjectList, WorkerLabels};
 
 /// The mirror remembers this many reported problems. Beyond, it forgets all of them and may report a problem twice.
 const REPORTED_PROBLEMS_MAX: usize = 65_536;
@@ -114,6 +115,8 @@ pub struct ClusterMirror {
     restrict_nodes: Option<WorkerLabels>,
     mig_label: String,
     full_hierarchy: bool,
+    reservation_pod_list: ObjectList,
+    volume_list: ObjectList,
     now: Millis,
     /// Set by [`ClusterMirror::mark_synced`]. Until then a missing node does not make a bind request stale.
     synced: bool,
@@ -191,6 +194,8 @@ impl ClusterMirror {
             restrict_nodes: settings.restrict_nodes.clone(),
             mig_label: settings.mig_label.clone(),
             full_hierarchy: settings.full_hierarchy_fairness,
+            reservation_pod_list: settings.reservation_pod_list,
+            volume_list: settings.volume_list,
             now: Millis(0),
             synced: false,
             pods: pod_table::PodTable::default(),

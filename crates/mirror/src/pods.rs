@@ -11,7 +11,7 @@ use super::ClusterMirror;
 use super::assumed::Assumed;
 use super::reservations::GpuGroupRole;
 
-/// A pod that has not ended.
+/// A pod that has not ended, or that has succeeded as a member of a gang.
 #[derive(Debug)]
 pub(super) struct PodEntry {
     pub(super) object: Arc<Pod>,
@@ -73,7 +73,7 @@ impl PodProgress {
 impl ClusterMirror {
     /// The pod was added or changed.
     pub fn apply_pod(&mut self, key: &ObjectKey, pod: &Arc<Pod>) {
-        if pod.is_terminal() {
+        if pod.is_terminal() && !self.finishes_gang(pod) {
             return self.remove_pod(key);
         }
         let uid: Arc<str> = match &pod.metadata().uid {
@@ -94,6 +94,12 @@ impl ClusterMirror {
             None => self.pods.add(PodEntry::new(key, uid, pod)),
         }
         self.refresh_pod(key);
+    }
+
+    /// Whether the pod has succeeded as a member of a gang. Such a gang is finishing: the engine has to know the pod, or it would evict the
+    /// other members for being fewer than the minimum.
+    fn finishes_gang(&self, pod: &Pod) -> bool {
+        pod.matters_when_terminal() && pod.kind(&self.identity) == PodKind::Workload
     }
 
     /// The pod was deleted.
@@ -147,6 +153,9 @@ impl ClusterMirror {
 
     /// Adds to the observed pod what the mirror knows beyond it: the bind request, assumptions, volumes, ConfigMaps and bind failures.
     fn add_local_state(&mut self, key: &ObjectKey, pod: &Pod, spec: &mut PodSpec) {
+        if spec.phase == PodPhase::Succeeded {
+            return;
+        }
         let uid = spec.uid.clone();
         if let Some(request) = self.active_request(key, &uid) {
             let request = Arc::clone(request);

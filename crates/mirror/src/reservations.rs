@@ -23,7 +23,7 @@ use kai_engine::model::{
 use kai_engine::report::NodeView;
 use rustc_hash::FxHashMap;
 
-use super::ClusterMirror;
+use super::{ClusterMirror, ObjectList};
 
 /// How long the mirror suspects a reservation after a failed bind. Watches lag by seconds when an API server is overloaded; a GPU without
 /// a reservation stays idle for this time.
@@ -72,6 +72,17 @@ struct SuspectedReservation {
     until: Millis,
 }
 
+/// A GPU group whose members run on a GPU that no reservation pod holds.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UnreservedGroup {
+    /// The node.
+    pub node: String,
+    /// The id of the GPU group.
+    pub gpu_group: String,
+    /// A GPU in the annotations of the members.
+    pub gpu: Option<String>,
+}
+
 /// What a pod is to GPU groups. Each pod's entry holds its role.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum GpuGroupRole {
@@ -103,6 +114,8 @@ impl GpuGroupRole {
     pub(super) fn of(spec: &PodSpec, pod: &Pod) -> GpuGroupRole {
         let annotation = |key: &str| pod.metadata.annotations.text(key).filter(|text| !text.is_empty());
         match spec.kind {
+            // A pod that has ended holds no GPU.
+            _ if spec.phase == PodPhase::Succeeded => GpuGroupRole::None,
             PodKind::Reservation => spec.gpu_groups.first().map_or(GpuGroupRole::None, |gpu_group| {
                 GpuGroupRole::Reservation(Box::new(ReservedGroup {
                     gpu_group: gpu_group.as_str().into(),
@@ -166,6 +179,9 @@ impl ClusterMirror {
 
     /// The bind of this request failed or was cancelled. It may have created reservation pods that the watch does not show yet.
     pub(super) fn suspect_reservations(&mut self, request: &BindRequest) {
+        if self.reservation_pod_list == ObjectList::Unknown {
+            return;
+        }
         for gpu_group in request.gpu_groups() {
             let is_known = self.reservations.member_counts.contains_key(&**gpu_group)
                 || self.reservations.reservation_pods.contains_key(&**gpu_group);
@@ -257,6 +273,10 @@ impl ClusterMirror {
 
     /// Shows the idle GPUs of nodes with unreserved groups as held, and frees them once the groups are reserved again.
     pub(super) fn block_gpus_of_unreserved_groups(&mut self) {
+        if self.reservation_pod_list == ObjectList::Unknown {
+            self.reservations.dirty_nodes.clear();
+            return;
+        }
         let blocked: Vec<NodeName> = self.reservations.blocked_nodes.keys().cloned().collect();
         self.reservations.dirty_nodes.extend(blocked);
         for node in std::mem::take(&mut self.reservations.dirty_nodes) {
@@ -305,6 +325,41 @@ impl ClusterMirror {
             let excused = self.gpus_held_without_promise(node.name);
             node.idle_devices.saturating_add(excused) < 0
         }
+    }
+
+    /// Nodes whose idle GPUs the engine sees as held, because a GPU group there has no reservation pod with its GPU.
+    pub fn nodes_with_unreserved_groups(&self) -> impl Iterator<Item = &str> {
+        self.reservations.blocked_nodes.keys().map(|node| &**node)
+    }
+
+    /// The reservation pods of GPU groups without members, sorted. The binder deletes them.
+    pub fn unused_reservation_pods(&self) -> Vec<ObjectKey> {
+        let known = &self.reservations;
+        let unused = known.reservation_pods.iter();
+        let unused = unused.filter(|(gpu_group, _)| !known.member_counts.contains_key(*gpu_group));
+        let mut pods: Vec<ObjectKey> = unused.flat_map(|(_, pods)| pods).map(|pod| pod.key.clone()).collect();
+        pods.sort_unstable();
+        pods
+    }
+
+    /// The GPU groups with bound members and without a reservation pod that has a GPU, sorted. The binder creates their reservation pods.
+    pub fn groups_without_reservation(&self) -> Vec<UnreservedGroup> {
+        let known = &self.reservations;
+        let mut found = Vec::new();
+        for (node, gpu_groups) in &known.bound_members {
+            let is_reserved = |gpu_group: &GpuGroupId| {
+                let mut pods = known.reservation_pods.get(gpu_group).into_iter().flatten();
+                pods.any(|pod| pod.node == *node && pod.gpu.is_some())
+            };
+            let unreserved = gpu_groups.iter().filter(|(gpu_group, _)| !is_reserved(gpu_group));
+            found.extend(unreserved.map(|(gpu_group, members)| UnreservedGroup {
+                node: node.to_string(),
+                gpu_group: gpu_group.to_string(),
+                gpu: members.values().flatten().min().map(ToString::to_string),
+            }));
+        }
+        found.sort_unstable();
+        found
     }
 
     /// A terminating pod that exists in the engine only and holds whole GPUs of the node.

@@ -19,6 +19,20 @@ pub struct MirrorSettings {
     pub mig_label: String,
     /// Whether fair shares follow the hierarchy of queues. Otherwise all leaf queues are siblings.
     pub full_hierarchy_fairness: bool,
+    /// Whether the mirror is given the reservation pods. Without them no GPU group counts as unreserved, and no reservation is suspected.
+    pub reservation_pod_list: ObjectList,
+    /// Whether the mirror is given the volume claims and volumes. Without them volumes do not restrict pods.
+    pub volume_list: ObjectList,
+}
+
+/// Whether the mirror is given all objects of a kind. A scheduler watches every kind; the files of `kai simulate` may leave kinds out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ObjectList {
+    /// An object that was not applied does not exist.
+    #[default]
+    Complete,
+    /// The objects of the kind are unknown: the absence of an object has no effect.
+    Unknown,
 }
 
 /// Keys of the labels that mark worker nodes.
@@ -41,6 +55,8 @@ impl Default for MirrorSettings {
             restrict_nodes: None,
             mig_label: keys::NODE_MIG_ENABLED.to_owned(),
             full_hierarchy_fairness: true,
+            reservation_pod_list: ObjectList::Complete,
+            volume_list: ObjectList::Complete,
         }
     }
 }

@@ -9,7 +9,7 @@ use kai_engine::reasons::Refusal;
 use kai_engine::steps;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::ClusterMirror;
+use super::{ClusterMirror, ObjectList};
 
 /// Node selector terms that the volumes of one pod may lead to. Terms of several volumes multiply; a pod beyond this is refused.
 const TERMS_MAX: usize = 64;
@@ -55,6 +55,9 @@ impl ClusterMirror {
 
     /// Restricts the pod to the nodes that reach its volumes, or refuses the pod with the reason.
     pub(super) fn apply_volume_constraints(&mut self, key: &ObjectKey, pod: &Pod, spec: &mut PodSpec) {
+        if self.volume_list == ObjectList::Unknown {
+            return;
+        }
         // Several volumes may name one claim; each claim restricts the pod once.
         let mut seen = FxHashSet::default();
         for claim in pod.volume_claims() {

@@ -6,7 +6,7 @@ use kai_api::ReservationPods;
 use kai_engine::model::{Config, Millis};
 
 use crate::{Args, Error, config};
-use kai_mirror::{MirrorSettings, Partition, WorkerLabels};
+use kai_mirror::{MirrorSettings, ObjectList, Partition, WorkerLabels};
 
 /// Which pods are bound through a BindRequest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -114,6 +114,8 @@ impl Settings {
             restrict_nodes: self.restrict_nodes.clone(),
             mig_label: self.mig_label.clone(),
             full_hierarchy_fairness: self.full_hierarchy_fairness,
+            reservation_pod_list: ObjectList::Complete,
+            volume_list: ObjectList::Complete,
         }
     }
 

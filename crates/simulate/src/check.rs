@@ -22,7 +22,7 @@ pub(crate) fn differences(result: &CycleResult, scenario: &Scenario) -> Vec<Stri
     }
     check_totals(result, &expectation.totals, &mut found);
     if expectation.totals.gang_atomic == Some(true) {
-        check_gangs(result, &scenario.gang_minimums, &mut found);
+        check_gangs(result, &mut found);
     }
     found
 }
@@ -173,8 +173,8 @@ fn check_totals(result: &CycleResult, expected: &ExpectedTotals, found: &mut Vec
     }
 }
 
-/// A gang, and the number of its pods that must have a node if any has.
-pub(crate) fn gang_minimum(gang: &GangSpec) -> (GangKey, u32) {
+/// The number of pods of a gang that must have a node if any has.
+pub(crate) fn gang_minimum(gang: &GangSpec) -> u32 {
     let parents: FxHashSet<&str> = gang
         .sub_groups
         .iter()
@@ -184,18 +184,17 @@ pub(crate) fn gang_minimum(gang: &GangSpec) -> (GangKey, u32) {
         .sub_groups
         .iter()
         .filter(|group| !parents.contains(group.name.as_str()));
-    let minimum = match gang.sub_groups.is_empty() {
+    match gang.sub_groups.is_empty() {
         true => gang.min_member,
         false if gang.min_sub_group.is_none() => {
             leaves.fold(0, |sum: u32, leaf| sum.saturating_add(leaf.min_member.unwrap_or(0)))
         }
         // With `minSubGroup` some subgroups may be absent, so the only certain minimum is one pod.
         false => 1,
-    };
-    (gang.key.clone(), minimum)
+    }
 }
 
-fn check_gangs(result: &CycleResult, minimums: &[(GangKey, u32)], found: &mut Vec<String>) {
+fn check_gangs(result: &CycleResult, found: &mut Vec<String>) {
     let mut placed: FxHashMap<&GangKey, u32> = FxHashMap::default();
     for view in &result.views {
         let has_place = matches!(
@@ -206,9 +205,9 @@ fn check_gangs(result: &CycleResult, minimums: &[(GangKey, u32)], found: &mut Ve
             *placed.entry(gang).or_default() += 1;
         }
     }
-    for (gang, minimum) in minimums {
+    for (gang, minimum) in result.simulated.gang_minimums() {
         match placed.get(gang) {
-            Some(count) if count < minimum => {
+            Some(count) if *count < minimum => {
                 found.push(format!(
                     "gang {gang}: {count} pods have a place, {minimum} must or none"
                 ));

@@ -3,8 +3,8 @@
 //! | step | module |
 //! |---|---|
 //! | find the files and read cases or manifests | [`scenario`]: [`scenario::discover`], [`scenario::load`] |
+//! | apply the objects to the mirror of the scheduler; carry decisions out between two cycles | [`SimulatedCluster`] |
 //! | run scheduling cycles | [`run`] |
-//! | apply the decisions between two cycles, as kubelets and controllers would | `simulated_cluster` |
 //! | compare the result with the expectation of a case | `check` |
 //! | return the result as a value | [`outcome`] |
 //!
@@ -19,3 +19,4 @@ pub mod scenario;
 mod simulated_cluster;
 
 pub use error::Error;
+pub use simulated_cluster::SimulatedCluster;

@@ -3,20 +3,19 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use kai_engine::Cluster;
+use kai_api::{Pod, PodIdentity, keys};
 use kai_engine::model::{
-    Action, Event, GangKey, GpuRequest, Gpus, Millis, NodeSpec, PlacementStrategies, PlacementStrategy, PodSpec, Quota,
-    ResourceQuota,
+    Action, GangKey, Gpus, Millis, PlacementStrategies, PlacementStrategy, PodKind, PodPhase, Quota, ResourceQuota,
 };
 use kai_engine::reasons::Resource;
 use kai_engine::report::{CycleProgress, Decision, NodeView, PodView, QueueView, Report, Status};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::check;
 use crate::memory::peak_rss_mib;
 use crate::outcome::{Device, NodeOutcome, Outcome, PodOutcome, QueueOutcome, ShareOutcome, Timing, Totals};
 use crate::scenario::{ObjectFiles, Objects, Scenario, View, Warnings};
-use crate::simulated_cluster::{SimulatedCluster, Transition, evicted_pods};
+use crate::simulated_cluster::{Remember, SimulatedCluster, Transition, evicted_pods};
 
 /// The simulated time between two cycles.
 const CYCLE_PERIOD: Millis = Millis::seconds(1);
@@ -43,7 +42,7 @@ pub fn run(mut scenario: Scenario, options: &Options) -> Outcome {
     let cycles = options.cycles.unwrap_or(scenario.cycles).max(1);
     let settle = if options.check { scenario.settle_cycles } else { 0 };
     let started = Instant::now();
-    let mut runner = Runner::new(&mut scenario, cycles + settle > 1);
+    let mut runner = Runner::new(&mut scenario, options.check);
     runner.timing.load_ms = milliseconds(scenario.load_time + started.elapsed());
     runner.warn_of_overcommitted_nodes(&scenario.object_files, &mut scenario.warnings);
     let mut differences = Vec::new();
@@ -66,7 +65,7 @@ pub fn run(mut scenario: Scenario, options: &Options) -> Outcome {
             differences.extend(found.into_iter().map(|difference| format!("{difference}{when}")));
         }
         if cycle == 0 {
-            for anomaly in runner.cluster.anomalies() {
+            for anomaly in runner.simulated.engine().anomalies() {
                 let kai_engine::report::Anomaly { object, field, problem } = anomaly;
                 let problem = format_args!("{field}: {problem}");
                 scenario.object_files.warn(&mut scenario.warnings, &object, problem);
@@ -76,7 +75,7 @@ pub fn run(mut scenario: Scenario, options: &Options) -> Outcome {
         if last {
             runner.finish(&scenario, &report);
         } else {
-            runner.simulated.apply_decisions(&mut runner.cluster, &report, now);
+            runner.simulated.apply_decisions(&report, now);
         }
     }
     let mut outcome = runner.outcome;
@@ -118,7 +117,7 @@ fn milliseconds(duration: Duration) -> f64 {
 pub(crate) struct CycleResult<'f> {
     /// The pods with the status of the scenario's [`View`].
     pub(crate) pods: Vec<PodOutcome>,
-    /// The same pods in the same order, as the engine has them after its decisions.
+    /// The pods that have not ended, as the engine has them after its decisions.
     pub(crate) views: Vec<PodView<'f>>,
     pub(crate) evicted: FxHashSet<&'f str>,
     pub(crate) nodes: Vec<NodeView<'f>>,
@@ -127,7 +126,6 @@ pub(crate) struct CycleResult<'f> {
 }
 
 struct Runner {
-    cluster: Cluster,
     simulated: SimulatedCluster,
     timing: Timing,
     totals: Totals,
@@ -135,71 +133,66 @@ struct Runner {
 }
 
 impl Runner {
-    /// Sends all objects to the engine. The simulated cluster keeps copies only if a further cycle or a check needs them.
-    fn new(scenario: &mut Scenario, remember: bool) -> Runner {
-        let mut simulated = SimulatedCluster::new(&scenario.hold_releasing);
-        let remember = remember
-            || scenario
-                .expectation
-                .as_ref()
-                .is_some_and(|expect| !expect.nodes.is_empty());
-        let Objects {
-            nodes,
-            queues,
-            gangs,
-            pods,
-            topologies,
-            usage,
-        } = std::mem::take(&mut scenario.objects);
-        if remember {
-            gangs.iter().for_each(|gang| simulated.add_gang(gang));
-            pods.iter().for_each(|pod| simulated.add_pod(pod));
+    /// Applies all objects to the mirror and the engine, and warns of their problems.
+    fn new(scenario: &mut Scenario, check: bool) -> Runner {
+        let expectation = scenario.expectation.as_ref().filter(|_| check);
+        let remember = Remember {
+            pods: expectation.is_some_and(|expect| !expect.nodes.is_empty()),
+            gang_minimums: expectation.is_some_and(|expect| expect.totals.gang_atomic == Some(true)),
+        };
+        let generated_groups = std::mem::take(&mut scenario.objects.generated_groups);
+        let written_memory = written_memory(&scenario.objects);
+        let mut simulated = SimulatedCluster::remembering(scenario, remember);
+        for found in simulated.take_problems() {
+            let object = &found.object;
+            let group = kai_api::ObjectKey::new(&object.namespace, &object.name);
+            // Grouping warns about the workload of a generated pod group.
+            if object.kind == "PodGroup" && generated_groups.contains(&group) {
+                continue;
+            }
+            let file = scenario.object_files.file(&found.problem.object);
+            scenario.warnings.push_about(file, &found.problem);
         }
-        let notes = rounded_memory(&scenario.object_files, &nodes, &pods);
-        // For the check of all gangs.
-        scenario.gang_minimums = gangs.iter().map(check::gang_minimum).collect();
-        let mut cluster = Cluster::new();
-        let events = topologies
-            .into_iter()
-            .map(Event::Topology)
-            .chain(queues.into_iter().map(Event::Queue));
-        let events = events
-            .chain(usage.into_iter().map(Event::Usage))
-            .chain(nodes.into_iter().map(Event::Node));
-        let events = events
-            .chain(gangs.into_iter().map(Event::Gang))
-            .chain(pods.into_iter().map(Event::Pod));
-        events.for_each(|event| cluster.apply(event));
         Runner {
-            cluster,
+            outcome: Outcome {
+                notes: rounded_memory(&scenario.object_files, &written_memory, &simulated.engine().nodes()),
+                ..empty_outcome()
+            },
             simulated,
             timing: Timing::default(),
             totals: Totals::default(),
-            outcome: Outcome {
-                notes,
-                ..empty_outcome()
-            },
         }
     }
 
     /// Warns of nodes whose pods, by the files, have more GPUs than the node.
     fn warn_of_overcommitted_nodes(&self, files: &ObjectFiles, warnings: &mut Warnings) {
-        for node in self.cluster.nodes() {
-            if node.idle_gpus < Gpus::ZERO {
+        let blocked: FxHashSet<&str> = self.simulated.mirror().nodes_with_unreserved_groups().collect();
+        for node in self.simulated.engine().nodes() {
+            let object = || format!("Node {}", node.name);
+            if blocked.contains(node.name) {
+                let problem = format_args!(
+                    "pods share a GPU there that no reservation pod reports in metadata.annotations.{}; until one does, no other pod \
+                     gets a GPU of the node",
+                    keys::RESERVED_GPU
+                );
+                files.warn(warnings, &object(), problem);
+            } else if node.idle_gpus < Gpus::ZERO {
                 let missing = -node.idle_gpus.as_f64();
                 let problem = format_args!(
                     "its pods hold {missing} GPUs more than it has; correct status.allocatable of the node, or spec.nodeName or \
                      status.phase of pods"
                 );
-                files.warn(warnings, &format!("Node {}", node.name), problem);
+                files.warn(warnings, &object(), problem);
             }
         }
     }
 
     fn cycle(&mut self, now: Millis, scenario: &Scenario) -> Report {
         let mut action_starts: Vec<(Action, Instant)> = Vec::with_capacity(scenario.config.actions.len());
+        self.simulated.begin_cycle(now);
         let started = Instant::now();
-        let report = self.cluster.cycle_observed(now, &scenario.config, &mut |moment| {
+        let engine = self.simulated.engine_mut();
+        let report = engine.cycle_observed(now, &scenario.config, &mut |moment| {
             if let CycleProgress::ActionStarts(action) = moment {
                 action_starts.push((action, Instant::now()));
             }
@@ -233,17 +226,24 @@ impl Runner {
 
     fn result<'f>(&'f self, scenario: &Scenario, report: &'f Report) -> CycleResult<'f> {
         let evicted = evicted_pods(report);
-        let views = self.cluster.pods();
-        let pods = views.iter().map(|view| {
-            let transition = self.simulated.transition(view, evicted.contains(view.uid));
-            pod_outcome(view, scenario, &transition)
-        });
-        let pods = pods.collect();
+        let views = self.simulated.engine().pods();
+        // As in a cluster, reasons name workloads.
+        let workload = |gang: &GangKey| self.simulated.mirror().workload(gang);
+        let pods = views
+            .iter()
+            .filter(|view| view.status != Status::Succeeded)
+            .map(|view| {
+                let transition = self.simulated.transition(view, evicted.contains(view.uid));
+                pod_outcome(view, scenario.view, &workload, &transition)
+            });
+        let ended = self.simulated.ended_pods().iter();
+        let mut pods: Vec<PodOutcome> = pods.chain(ended.filter_map(|pod| ended_pod(pod))).collect();
+        pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         CycleResult {
             pods,
             views,
             evicted,
-            nodes: self.cluster.nodes(),
+            nodes: self.simulated.engine().nodes(),
             simulated: &self.simulated,
             totals: self.totals,
         }
@@ -253,27 +253,35 @@ impl Runner {
         let result = self.result(scenario, report);
         let (pods, nodes) = (result.pods, result.nodes.iter().map(node_outcome).collect());
         self.totals.pending = pods.iter().filter(|pod| pod.status == Status::Pending).count() as u64;
-        self.outcome.queues = self.cluster.queues().iter().map(queue_outcome).collect();
+        self.outcome.queues = self.simulated.engine().queues().iter().map(queue_outcome).collect();
         self.outcome.pods = pods;
         self.outcome.nodes = nodes;
     }
 }
 
-/// Notes about rounded GPU memory: it counts in hundreds of MiB, as in KAI. If pods request GPU memory, one may wait because of this.
-fn rounded_memory(files: &ObjectFiles, nodes: &[NodeSpec], pods: &[PodSpec]) -> Vec<String> {
-    let asks = |pod: &PodSpec| matches!(pod.requests.gpu, GpuRequest::Memory { .. });
-    if !pods.iter().any(asks) {
-        return Vec::new();
+/// The labels with the GPU memory of nodes, if pods request GPU memory.
+fn written_memory(objects: &Objects) -> FxHashMap<String, i64> {
+    let asks = |pod: &Pod| pod.metadata.annotations.text(keys::GPU_MEMORY).is_some();
+    if !objects.pods.iter().any(|pod| asks(pod)) {
+        return FxHashMap::default();
     }
-    let note = |node: &NodeSpec| {
-        let label = kai_api::keys::NODE_GPU_MEMORY;
-        let (written, counted) = (node.labels.get(label)?, node.gpu_memory_mib?);
-        let written: i64 = written.parse().ok()?;
+    let written = objects.nodes.iter().filter_map(|node| {
+        let written = node.metadata.labels.text(keys::NODE_GPU_MEMORY)?.parse().ok()?;
+        Some((node.metadata.plain_name().to_owned(), written))
+    });
+    written.collect()
+}
+
+/// Notes about rounded GPU memory: it counts in hundreds of MiB, as in KAI. If pods request GPU memory, one may wait because of this.
+fn rounded_memory(files: &ObjectFiles, written: &FxHashMap<String, i64>, nodes: &[NodeView<'_>]) -> Vec<String> {
+    let note = |node: &NodeView<'_>| {
+        let (written, counted) = (*written.get(node.name)?, node.gpu_memory_mib?);
         (written != counted).then(|| {
             format!(
-                "{}: Node {}: metadata.labels.{label}: {written} counts as {counted} MiB (whole hundreds, as in KAI)",
+                "{}: Node {}: metadata.labels.{}: {written} counts as {counted} MiB (whole hundreds, as in KAI)",
                 files.file(&format!("Node {}", node.name)).display(),
-                node.name
+                node.name,
+                keys::NODE_GPU_MEMORY
             )
         })
     };
@@ -296,21 +304,42 @@ fn empty_outcome() -> Outcome {
     }
 }
 
-fn pod_outcome(view: &PodView<'_>, scenario: &Scenario, transition: &Transition) -> PodOutcome {
-    // As in a cluster, reasons name workloads.
-    let name = |gang: &GangKey| match scenario.workload_names.get(gang) {
-        Some(workload) => workload.clone(),
-        None => gang.to_string(),
+/// The outcome of a pod that had ended before the first cycle.
+fn ended_pod(pod: &Pod) -> Option<PodOutcome> {
+    let status = match pod.phase() {
+        PodPhase::Succeeded => Status::Succeeded,
+        PodPhase::Failed => Status::Failed,
+        PodPhase::Pending | PodPhase::Running | PodPhase::Unknown => return None,
     };
+    let is_workload = pod.kind(&PodIdentity::default()) == PodKind::Workload;
+    is_workload.then(|| PodOutcome {
+        namespace: pod.metadata.namespace().to_owned(),
+        name: pod.metadata.plain_name().to_owned(),
+        status,
+        node: pod.node_name().map(str::to_owned),
+        gpu_groups: Vec::new(),
+        reason: None,
+    })
+}
+
+fn pod_outcome(
+    view: &PodView<'_>,
+    moment: View,
+    workload: &dyn Fn(&GangKey) -> String,
+    transition: &Transition,
+) -> PodOutcome {
     let as_decided = PodOutcome {
         namespace: view.namespace.to_owned(),
         name: view.name.to_owned(),
         status: view.status,
         node: view.node.map(str::to_owned),
         gpu_groups: view.gpu_groups.clone(),
-        reason: view.reason.as_ref().map(|reason| reason.with_names(&name).to_string()),
+        reason: view
+            .reason
+            .as_ref()
+            .map(|reason| reason.with_names(&workload).to_string()),
     };
-    if scenario.view == View::Decisions {
+    if moment == View::Decisions {
         return as_decided;
     }
     match transition {

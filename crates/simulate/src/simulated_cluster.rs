@@ -1,19 +1,72 @@
-//! The rest of the cluster between two cycles, which applies the scheduler's decisions at once.
+//! A cluster in memory: the scheduler's mirror and engine, and the other components, which carry out decisions between two cycles.
 //!
-//! A bound pod runs. An evicted or terminating pod is deleted and re-created: it is pending again. A pipelined pod stays pending. Bind
-//! requests are completed. Pods of the groups in `holdReleasing` stay terminating.
+//! The objects of the files go through the mirror that the scheduler uses, so that the engine sees the same as in production. Between two
+//! cycles the simulated cluster changes the objects and applies them to the mirror again: a bound pod runs; an evicted or terminating pod
+//! is deleted and re-created, so that it is pending again; a pipelined pod stays pending; bind requests are completed; reservation pods are
+//! created and deleted (`reservations`). Pods of the groups in `holdReleasing` stay terminating.
 
+mod load;
+mod reservations;
+
+use std::sync::Arc;
+
+use kai_api::{ObjectKey, Pod};
 use kai_engine::Cluster;
-use kai_engine::model::{Event, GangKey, GangSpec, Millis, PodPhase, PodSpec};
+use kai_engine::model::{Event, GangKey, Millis, PodSpec};
 use kai_engine::report::{Decision, PodView, Report, Status};
+use kai_mirror::{ClusterMirror, GangTimestamp, ObjectProblem, pod_group_key};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The objects as the API server would have them.
-#[derive(Debug, Default)]
-pub(crate) struct SimulatedCluster {
-    pods: FxHashMap<String, PodSpec>,
-    gangs: FxHashMap<GangKey, GangSpec>,
+use reservations::SimulatedReservations;
+
+/// The cluster of a scenario.
+#[derive(Debug)]
+pub struct SimulatedCluster {
+    mirror: ClusterMirror,
+    engine: RememberingEngine,
     hold_releasing: FxHashSet<String>,
+    /// Bind requests that the binder has not completed yet.
+    bind_requests: Vec<ObjectKey>,
+    /// `None` if the files have no reservation pods.
+    reservations: Option<SimulatedReservations>,
+    /// Ended pods. The mirror does not keep them, as the watch of a scheduler does not.
+    ended_pods: Vec<Arc<Pod>>,
+    /// Problems of objects that nobody has taken yet.
+    problems: Vec<ObjectProblem>,
+}
+
+/// What to remember of the engine's events, for checks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Remember {
+    /// Pods as the engine has them.
+    pub(crate) pods: bool,
+    /// Minimums of gangs.
+    pub(crate) gang_minimums: bool,
+}
+
+/// The engine, and parts of its input.
+#[derive(Debug, Default)]
+struct RememberingEngine {
+    cluster: Cluster,
+    remember: Remember,
+    pods: FxHashMap<String, PodSpec>,
+    gang_minimums: FxHashMap<GangKey, u32>,
+}
+
+impl RememberingEngine {
+    fn apply(&mut self, event: Event) {
+        match &event {
+            Event::Pod(pod) if self.remember.pods => {
+                self.pods.insert(pod.uid.clone(), pod.clone());
+            }
+            Event::Gang(gang) if self.remember.gang_minimums => {
+                self.gang_minimums
+                    .insert(gang.key.clone(), crate::check::gang_minimum(gang));
+            }
+            _ => {}
+        }
+        self.cluster.apply(event);
+    }
 }
 
 /// The transition of a pod between two cycles.
@@ -30,23 +83,71 @@ pub(crate) enum Transition {
 }
 
 impl SimulatedCluster {
-    pub(crate) fn new(hold_releasing: &[String]) -> SimulatedCluster {
-        SimulatedCluster {
-            hold_releasing: hold_releasing.iter().cloned().collect(),
-            ..SimulatedCluster::default()
-        }
+    /// The engine as of the last cycle.
+    pub fn engine(&self) -> &Cluster {
+        &self.engine.cluster
     }
 
-    pub(crate) fn add_pod(&mut self, pod: &PodSpec) {
-        self.pods.insert(pod.uid.clone(), pod.clone());
+    /// The engine, to run a cycle. [`SimulatedCluster::begin_cycle`] comes first.
+    pub fn engine_mut(&mut self) -> &mut Cluster {
+        &mut self.engine.cluster
     }
 
-    pub(crate) fn add_gang(&mut self, gang: &GangSpec) {
-        self.gangs.insert(gang.key.clone(), gang.clone());
+    /// The scheduler's mirror.
+    pub(crate) fn mirror(&self) -> &ClusterMirror {
+        &self.mirror
     }
 
+    /// The pod as the engine got it, if pods are remembered.
     pub(crate) fn pod(&self, uid: &str) -> Option<&PodSpec> {
-        self.pods.get(uid)
+        self.engine.pods.get(uid)
+    }
+
+    /// The minimums of gangs by key, if they are remembered.
+    pub(crate) fn gang_minimums(&self) -> Vec<(&GangKey, u32)> {
+        let mut minimums: Vec<_> = self
+            .engine
+            .gang_minimums
+            .iter()
+            .map(|(gang, minimum)| (gang, *minimum))
+            .collect();
+        minimums.sort_unstable();
+        minimums
+    }
+
+    /// Pods that had ended before the first cycle.
+    pub(crate) fn ended_pods(&self) -> &[Arc<Pod>] {
+        &self.ended_pods
+    }
+
+    /// The problems of objects that the mirror reported since the last call.
+    pub(crate) fn take_problems(&mut self) -> Vec<ObjectProblem> {
+        std::mem::take(&mut self.problems)
+    }
+
+    /// Sets the time, carries out what the mirror wants done, and passes all events to the engine, as the scheduler does before a cycle.
+    pub fn begin_cycle(&mut self, now: Millis) {
+        self.mirror.tick(now);
+        self.pass_events();
+    }
+
+    fn pass_events(&mut self) {
+        let mut outbox = self.mirror.take_outbox();
+        // The API server deletes stale bind requests at once.
+        while !outbox.stale_bind_requests.is_empty() {
+            for request in std::mem::take(&mut outbox.stale_bind_requests) {
+                self.mirror.remove_bind_request(&request.key);
+                self.bind_requests.retain(|key| *key != request.key);
+            }
+            let more = self.mirror.take_outbox();
+            outbox.events.extend(more.events);
+            outbox.problems.extend(more.problems);
+            outbox.stale_bind_requests = more.stale_bind_requests;
+        }
+        for event in outbox.events {
+            self.engine.apply(event);
+        }
+        self.problems.extend(outbox.problems);
     }
 
     /// The transition of a pod. `evicted` says that this cycle evicted it.
@@ -70,47 +171,51 @@ impl SimulatedCluster {
         }
     }
 
-    /// Applies the decisions of a cycle and sends the changes to the engine.
-    pub(crate) fn apply_decisions(&mut self, cluster: &mut Cluster, report: &Report, now: Millis) {
-        let evicted = evicted_pods(report);
-        let mut changed = Vec::new();
-        for view in cluster.pods() {
-            let transition = self.transition(&view, evicted.contains(view.uid));
-            let Some(pod) = self.pods.get_mut(view.uid) else {
-                continue;
-            };
-            match transition {
-                Transition::Unchanged => continue,
-                Transition::Starts => run(pod, &view),
-                Transition::Recreated => recreate(pod),
-                Transition::StaysTerminating if pod.deletion.is_some() => continue,
-                Transition::StaysTerminating => pod.deletion = Some(now),
-            }
-            changed.push(Event::Pod(pod.clone()));
+    /// Carries out the decisions of a cycle, and applies the changed objects to the mirror.
+    pub(crate) fn apply_decisions(&mut self, report: &Report, now: Millis) {
+        for (key, pod) in self.changed_pods(report, now) {
+            self.mirror.apply_pod(&key, &pod);
+            self.mirror.drain_event_batch(|event| self.engine.apply(event));
         }
         for decision in &report.decisions {
-            let update = |gang: &mut GangSpec| match decision {
-                Decision::Started(_) => gang.last_start = Some(now),
-                Decision::Evicted(_) => gang.last_eviction = Some(now),
-                Decision::Stale { since, .. } => gang.stale_since = Some(*since),
-                Decision::Recovered(_) => gang.stale_since = None,
-                Decision::Bind(_) | Decision::Pipeline(_) | Decision::Evict { .. } => {}
+            let (gang, timestamp) = match decision {
+                Decision::Started(gang) => (gang, GangTimestamp::Started(now)),
+                Decision::Evicted(gang) => (gang, GangTimestamp::Evicted(now)),
+                Decision::Stale { gang, since } => (gang, GangTimestamp::Stale(Some(*since))),
+                Decision::Recovered(gang) => (gang, GangTimestamp::Stale(None)),
+                Decision::Bind(_) | Decision::Pipeline(_) | Decision::Evict { .. } => continue,
             };
-            let (Decision::Started(key)
-            | Decision::Evicted(key)
-            | Decision::Stale { gang: key, .. }
-            | Decision::Recovered(key)) = decision
-            else {
-                continue;
-            };
-            if let Some(gang) = self.gangs.get_mut(key) {
-                update(gang);
-                changed.push(Event::Gang(gang.clone()));
+            // The engine has the time already; the mirror keeps it over later changes of the pod group.
+            self.mirror.record_timestamp(&pod_group_key(gang), timestamp);
+        }
+        // Their pods run by now, so that no reservation is suspected for them.
+        for request in std::mem::take(&mut self.bind_requests) {
+            self.mirror.remove_bind_request(&request);
+        }
+        if let Some(reservations) = &mut self.reservations {
+            reservations.reconcile(&mut self.mirror);
+        }
+    }
+
+    /// The pods that change between two cycles, in their new state.
+    fn changed_pods(&self, report: &Report, now: Millis) -> Vec<(ObjectKey, Arc<Pod>)> {
+        let evicted = evicted_pods(report);
+        let changed = self.engine().pods().into_iter().filter_map(|view| {
+            let transition = self.transition(&view, evicted.contains(view.uid));
+            if transition == Transition::Unchanged {
+                return None;
             }
-        }
-        for event in changed {
-            cluster.apply(event);
-        }
+            let (key, pod) = self.mirror.pod_by_uid(view.uid)?;
+            let next = match transition {
+                Transition::Unchanged => return None,
+                Transition::Starts => pod.started_on(view.node?, &view.gpu_groups),
+                Transition::Recreated => pod.recreated(),
+                Transition::StaysTerminating if pod.is_terminating() => return None,
+                Transition::StaysTerminating => pod.terminating_since(now),
+            };
+            Some((key.clone(), Arc::new(next)))
+        });
+        changed.collect()
     }
 }
 
@@ -126,22 +231,4 @@ pub(crate) fn evicted_pods(report: &Report) -> FxHashSet<&str> {
         | Decision::Recovered(_) => None,
     });
     evicted.collect()
-}
-
-fn run(pod: &mut PodSpec, view: &PodView<'_>) {
-    pod.phase = PodPhase::Running;
-    pod.node = view.node.map(str::to_owned);
-    pod.gpu_groups.clone_from(&view.gpu_groups);
-    pod.bind_in_flight = None;
-    pod.nominated_node = None;
-}
-
-fn recreate(pod: &mut PodSpec) {
-    pod.phase = PodPhase::Pending;
-    pod.node = None;
-    pod.deletion = None;
-    pod.gpu_groups.clear();
-    pod.bind_in_flight = None;
-    pod.nominated_node = None;
-    pod.labels.retain(|key, _| !kai_api::keys::is_gpu_group_label(key));
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use kai_simulate::outcome::Outcome;
 use kai_simulate::run::Options;
-use kai_simulate::scenario::{NotInstalled, discover, load, load_case, load_manifests};
+use kai_simulate::scenario::{NotInstalled, Scenario, discover, load, load_case, load_manifests};
 
 /// All scenarios in the folder `scenarios/` of the repository must have their expected result.
 #[test]
@@ -70,14 +70,21 @@ fn pod(name: &str, gpus: u32, node: Option<&str>) -> String {
 
 fn run(text: &str, cycles: u32) -> Outcome {
     let scenario = load_case(Path::new("case.yaml"), text).expect("a valid case");
-    assert_eq!(scenario.warnings.lines().collect::<Vec<_>>(), Vec::<String>::new());
-    kai_simulate::run::run(
+    let outcome = kai_simulate::run::run(
         scenario,
         &Options {
             cycles: Some(cycles),
             ..Options::default()
         },
-    )
+    );
+    assert_eq!(outcome.warnings.lines().collect::<Vec<_>>(), Vec::<String>::new());
+    outcome
+}
+
+/// The names of the pods.
+fn pod_names(scenario: &Scenario) -> Vec<&str> {
+    let pods = scenario.objects.pods.iter();
+    pods.map(|pod| pod.metadata.plain_name()).collect()
 }
 
 fn statuses(outcome: &Outcome) -> Vec<String> {
@@ -140,8 +147,8 @@ fn lists_of_manifests_are_opened() {
     let text = "kind: PodList\nitems:\n- metadata: { name: a }\n  spec: { schedulerName: kai-scheduler }\n---\n\
                 kind: List\nitems:\n- kind: Queue\n  metadata: { name: default-queue }\n  spec: {}\n";
     let scenario = load_manifests(Path::new("m.yaml"), text, &NotInstalled).unwrap();
-    let (pods, queues) = (&scenario.objects.pods, &scenario.objects.queues);
-    assert_eq!((pods[0].name.as_str(), queues[0].name.as_str()), ("a", "default-queue"));
+    assert_eq!(pod_names(&scenario), ["a"]);
+    assert_eq!(scenario.objects.queues[0].metadata.plain_name(), "default-queue");
 }
 
 #[test]
@@ -294,7 +301,7 @@ fn workloads_become_pods_and_too_many_are_refused() {
          kind: ReplicaSet\nmetadata: {{ name: huge, namespace: ns }}\nspec: {{ replicas: 2000000000, {template} }}\n"
     );
     let scenario = load_manifests(Path::new("m.yaml"), &text, &NotInstalled).unwrap();
-    let names: Vec<&str> = scenario.objects.pods.iter().map(|pod| pod.name.as_str()).collect();
+    let names = pod_names(&scenario);
     let [web_0, web_1, "db-0", "train-0", "train-1"] = names[..] else {
         panic!("{names:?}")
     };
@@ -346,7 +353,7 @@ fn standard_input_is_a_file_like_others() {
     let input = "kind: Node\nmetadata: { name: n }\n";
     let sources = discover(&["-".into()], input.as_bytes()).unwrap();
     let scenario = load(&sources[0], &NotInstalled).unwrap();
-    assert_eq!(scenario.objects.nodes[0].name, "n");
+    assert_eq!(scenario.objects.nodes[0].metadata.plain_name(), "n");
     assert_eq!(scenario.files, [Path::new("standard input")]);
     let case = discover(&["-".into()], &b"{\"objects\":{}}"[..]).unwrap();
     assert!(matches!(case[0], kai_simulate::scenario::Source::Case(_)));
@@ -370,7 +377,10 @@ fn a_number_that_is_too_large_is_told_its_bounds() {
 /// An error or the warnings about manifests.
 fn told(text: &str) -> String {
     match load_manifests(Path::new("m.yaml"), text, &NotInstalled) {
-        Ok(scenario) => scenario.warnings.lines().collect::<Vec<_>>().join("\n"),
+        Ok(scenario) => {
+            let outcome = kai_simulate::run::run(scenario, &Options::default());
+            outcome.warnings.lines().collect::<Vec<_>>().join("\n")
+        }
         Err(error) => format!("error: {error}"),
     }
 }
@@ -610,6 +620,5 @@ fn a_minimum_of_subgroups_above_their_number_is_warned_of() {
 fn workloads_with_a_generated_name_get_one() {
     let job = "kind: Job\nmetadata: { generateName: train- }\nspec: { template: { spec: { schedulerName: kai-scheduler } } }\n";
     let scenario = load_manifests(Path::new("m.yaml"), &format!("{job}---\n{job}"), &NotInstalled).unwrap();
-    let names: Vec<&str> = scenario.objects.pods.iter().map(|pod| pod.name.as_str()).collect();
-    assert_eq!(names, ["train-0-0", "train-1-0"]);
+    assert_eq!(pod_names(&scenario), ["train-0-0", "train-1-0"]);
 }

@@ -8,6 +8,7 @@ pub(crate) mod constraints;
 mod requests;
 mod reservation;
 mod template;
+mod transitions;
 mod usage;
 mod volumes;
 
@@ -55,6 +56,11 @@ impl Object for Pod {
     /// Ended pods hold no resources. In clusters with many jobs most pods have ended.
     fn is_terminal(&self) -> bool {
         matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+    }
+
+    /// A gang with a succeeded pod is finishing: the scheduler must not evict its other pods for being too few.
+    fn matters_when_terminal(&self) -> bool {
+        self.status.phase.as_deref() == Some("Succeeded") && self.pod_group().is_some()
     }
 }
 

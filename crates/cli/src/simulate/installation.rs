@@ -254,6 +254,8 @@ fn merge(into: &mut Value, change: Value) {
 
 #[cfg(test)]
 mod tests {
+    use kai_api::PriorityClasses;
+    use kai_simulate::run::Options;
     use kai_simulate::scenario::{Scenario, load_manifests};
 
     use super::*;
@@ -263,22 +265,22 @@ mod tests {
     }
 
     fn told(scenario: &Scenario) -> Vec<String> {
-        scenario.warnings.lines().collect()
+        let outcome = kai_simulate::run::run(scenario.clone(), &Options::default());
+        outcome.warnings.lines().collect()
     }
 
     /// Queue, minimum and number of pods of each gang.
-    fn gangs(scenario: &Scenario) -> Vec<(&str, u32, usize)> {
-        let pods = |key| {
-            scenario
-                .objects
-                .pods
-                .iter()
-                .filter(|pod| pod.gang.as_ref() == Some(key))
-                .count()
+    fn gangs(scenario: &Scenario) -> Vec<(&str, i32, usize)> {
+        let pods = |name: &str| {
+            let pods = scenario.objects.pods.iter();
+            pods.filter(|pod| pod.pod_group() == Some(name)).count()
         };
-        let gangs = scenario.objects.gangs.iter();
-        gangs
-            .map(|gang| (gang.queue.as_str(), gang.min_member, pods(&gang.key)))
+        let groups = scenario.objects.pod_groups.iter();
+        groups
+            .map(|group| {
+                let minimum = group.as_written().min_member.unwrap_or(1);
+                (group.queue(), minimum, pods(group.metadata.plain_name()))
+            })
             .collect()
     }
 
@@ -287,8 +289,8 @@ mod tests {
         let scenario = load("kind: Pod\nmetadata: { name: a }\nspec: { schedulerName: kai-scheduler }\n");
         assert_eq!(told(&scenario), Vec::<String>::new());
         assert_eq!(gangs(&scenario), [("default-queue", 1, 1)]);
-        let gang = &scenario.objects.gangs[0];
-        assert_eq!((gang.priority, gang.preemptible), (50, true));
+        let rank = scenario.objects.pod_groups[0].rank(&PriorityClasses::installed());
+        assert_eq!(rank, (50, true));
         assert_eq!(scenario.objects.queues.len(), 2);
     }
 
@@ -298,12 +300,8 @@ mod tests {
         let scenario = load(&format!(
             "kind: Pod\nmetadata: {{ name: x }}\n{spec}\n---\nkind: Job\nmetadata: {{ name: x }}\nspec: {{ template: {{ {spec} }} }}\n"
         ));
-        let mut names: Vec<&str> = scenario
-            .objects
-            .gangs
-            .iter()
-            .map(|gang| gang.key.name.as_str())
-            .collect();
+        let groups = scenario.objects.pod_groups.iter();
+        let mut names: Vec<&str> = groups.map(|group| group.metadata.plain_name()).collect();
         names.sort();
         assert_eq!(names[0], "pg-x");
         assert!(
@@ -326,8 +324,9 @@ mod tests {
         let mut found = gangs(&scenario);
         found.sort();
         assert_eq!(found, [("q", 1, 1), ("q", 1, 1), ("q", 3, 3)]);
-        let priorities: Vec<i32> = scenario.objects.gangs.iter().map(|gang| gang.priority).collect();
-        assert_eq!(priorities.iter().filter(|priority| **priority == 125).count(), 2);
+        let classes = PriorityClasses::installed();
+        let groups = scenario.objects.pod_groups.iter();
+        assert_eq!(groups.filter(|group| group.rank(&classes).0 == 125).count(), 2);
     }
 
     #[test]
@@ -406,9 +405,8 @@ metadata: { name: g }
 spec: { queue: default-queue, priorityClassName: lwo, topologyConstraint: { requiredTopologyLevel: rack } }
 "#;
         let scenario = load(text);
-        let mut fields: Vec<String> = scenario
-            .warnings
-            .lines()
+        let mut fields: Vec<String> = told(&scenario)
+            .iter()
             .map(|line| line.split(": ").skip(1).take(2).collect::<Vec<_>>().join(": "))
             .collect();
         fields.sort();

@@ -70,3 +70,24 @@ fn a_gang_is_settled_when_nothing_of_it_waits() {
     world.mirror.remove_pod(&ObjectKey::new("a", "p"));
     assert!(!world.mirror.has_placed_pods(&gang) && world.mirror.member_counts.is_empty());
 }
+
+#[test]
+fn a_gang_with_a_succeeded_pod_is_finishing_and_not_stale() {
+    let evictions = |phase: &str| {
+        let mut world = World::new();
+        world.node("n1", json!({}));
+        world.group("g", json!({ "spec": { "minMember": 2 } }));
+        world.pod(
+            "ended",
+            json!({ "spec": { "nodeName": "n1" }, "status": { "phase": phase } }),
+        );
+        world.pod(
+            "runs",
+            json!({ "spec": { "nodeName": "n1" }, "status": { "phase": "Running" } }),
+        );
+        world.decide();
+        world.after(61)
+    };
+    assert_eq!(evictions("Succeeded"), [""; 0]);
+    assert_eq!(evictions("Failed"), ["evict uid-runs"]);
+}

@@ -271,3 +271,52 @@ fn a_bind_that_was_cut_short_may_have_reserved_its_gpu() {
         assert_eq!(world.after(10), ["bind uid-next n"], "no reservation came of it");
     }
 }
+
+#[test]
+fn without_a_list_of_reservation_pods_every_group_counts_as_reserved() {
+    let mut world = World::with(&MirrorSettings {
+        reservation_pod_list: ObjectList::Unknown,
+        ..MirrorSettings::default()
+    });
+    node(&mut world, 2, 0);
+    world.group("g", json!({}));
+    half(&mut world);
+    world.pod("next", json!({}));
+    assert_eq!(world.decide(), ["bind uid-next n"]);
+}
+
+#[test]
+fn the_binder_learns_which_reservation_pods_to_create_and_delete() {
+    let mut world = world(2);
+    half(&mut world);
+    let unreserved = UnreservedGroup {
+        node: "n".to_owned(),
+        gpu_group: "x".to_owned(),
+        gpu: Some("GPU-a".to_owned()),
+    };
+    assert_eq!(world.mirror.groups_without_reservation(), [unreserved]);
+    apply(&mut world, &reserving("GPU-a"));
+    assert_eq!(world.mirror.groups_without_reservation(), []);
+    assert_eq!(world.mirror.unused_reservation_pods(), []);
+    world.mirror.remove_pod(&ObjectKey::new("a", "half"));
+    assert_eq!(
+        world.mirror.unused_reservation_pods(),
+        [ObjectKey::of(&*reserving("GPU-a"))]
+    );
+}
+
+#[test]
+fn a_member_that_has_succeeded_uses_no_reservation() {
+    let mut world = world(1);
+    half(&mut world);
+    apply(&mut world, &reserving("GPU-a"));
+    let share = json!({ "annotations": { "gpu-fraction": "0.5" }, "labels": { "runai-gpu-group": "x" } });
+    world.pod(
+        "half",
+        json!({ "metadata": share, "spec": { "nodeName": "n", "containers": [{}] }, "status": { "phase": "Succeeded" } }),
+    );
+    assert_eq!(
+        world.mirror.unused_reservation_pods(),
+        [ObjectKey::of(&*reserving("GPU-a"))]
+    );
+}

@@ -36,3 +36,18 @@ fn claims_decide_where_a_pod_can_run() {
     }))));
     assert_eq!(world.decide(), ["bind uid-p n2"]);
 }
+
+#[test]
+fn without_a_list_of_volumes_claims_restrict_no_pod() {
+    let mut world = World::with(&MirrorSettings {
+        volume_list: ObjectList::Unknown,
+        ..MirrorSettings::default()
+    });
+    world.node("n1", json!({}));
+    world.group("g", json!({}));
+    world.pod(
+        "p",
+        json!({ "spec": { "volumes": [{ "name": "d", "persistentVolumeClaim": { "claimName": "c" } }] } }),
+    );
+    assert_eq!(world.decide(), ["bind uid-p n1"]);
+}

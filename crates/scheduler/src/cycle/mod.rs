@@ -1,6 +1,8 @@
 //! The tasks of the scheduler role: the driver that owns mirror and engine, the writer of statuses, the audit, and the debug endpoints.
 
 mod blocking;
+#[cfg(test)]
+mod both_doors;
 mod cycle_timer;
 mod driver;
 mod evictions;

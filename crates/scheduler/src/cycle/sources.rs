@@ -30,7 +30,7 @@ impl Sources {
     pub(super) fn new(context: &Context, wake: &Arc<Notify>) -> Sources {
         let informers = &context.informers;
         Sources {
-            pods: informers.pods().subscribe(wake),
+            pods: informers.pods().subscribe_with_terminal(wake),
             nodes: informers.nodes().subscribe(wake),
             queues: informers.queues().subscribe(wake),
             groups: informers.pod_groups().subscribe(wake),

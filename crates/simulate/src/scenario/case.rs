@@ -11,7 +11,7 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::expectation::{ExpectedTotals, RawExpect};
-use super::objects::{Collected, ObjectCollector, kind_of_list};
+use super::objects::{ObjectCollector, kind_of_list};
 use super::params::Params;
 use super::parse::{Fields, documents, typed};
 use super::sources::{Format, format_of_text};
@@ -144,11 +144,7 @@ fn scenario(path: &Path, case: Case) -> Result<Scenario, Error> {
         .map_err(|(name, problem)| invalid(&format!("params.{name}"), problem))?;
     warnings.extend_about(path, found);
     let object_files = ObjectFiles::one(path);
-    let Collected {
-        mut objects,
-        workload_names,
-        warnings: found,
-    } = collector.finish(now, &object_files);
+    let (mut objects, found) = collector.finish(now, &object_files);
     warnings.extend(found);
     let hold_releasing: Vec<String> = case.hold_releasing.iter().flatten().map(Text::to_string).collect();
     let group = case.group.as_deref().unwrap_or_default();
@@ -168,13 +164,11 @@ fn scenario(path: &Path, case: Case) -> Result<Scenario, Error> {
         view: view_of_group(group),
         hold_releasing,
         objects,
-        gang_minimums: Vec::new(),
         expectation: expectation(
             case.expect.map(|Fields(expect)| expect),
             case.expect_totals.map(|Fields(totals)| totals),
         ),
         warnings,
-        workload_names,
         object_files,
         files: vec![path.to_owned()],
         refused_pods: 0,
@@ -198,14 +192,17 @@ fn checked_cycles(cycles: u32) -> Result<u32, String> {
 
 /// Warns of names of pod groups and queues that the case does not have: they have no effect.
 fn check_names(objects: &Objects, hold_releasing: &[String], usage: &[Usage], warnings: &mut Warnings) {
-    let gangs = || objects.gangs.iter().map(|gang| gang.key.name.as_str());
-    for name in hold_releasing.iter().filter(|name| !gangs().any(|gang| gang == **name)) {
+    let groups = || objects.pod_groups.iter().map(|group| group.metadata.plain_name());
+    for name in hold_releasing
+        .iter()
+        .filter(|name| !groups().any(|group| group == **name))
+    {
         warnings.push(format_args!(
             "case: holdReleasing: there is no pod group {name:?} (the name is ignored){}",
-            suggestion(name, gangs())
+            suggestion(name, groups())
         ));
     }
-    let queues = || objects.queues.iter().map(|queue| queue.name.as_str());
+    let queues = || objects.queues.iter().map(|queue| queue.metadata.plain_name());
     for Usage { queue, .. } in usage.iter().filter(|usage| !queues().any(|queue| queue == usage.queue)) {
         warnings.push(format_args!(
             "case: params.queueUsage: there is no queue {queue:?} (its usage is ignored){}",

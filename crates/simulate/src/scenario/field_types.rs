@@ -37,7 +37,7 @@ fn check_workload(object: &Value) -> Result<(), (String, String)> {
 /// The API group of the kinds that take part in a run, directly or by their pods.
 pub(super) fn group_of(kind: &str) -> Option<&'static str> {
     Some(match kind {
-        "Node" | "Pod" => "",
+        "Node" | "Pod" | "PersistentVolume" | "PersistentVolumeClaim" | "ConfigMap" => "",
         "PriorityClass" => "scheduling.k8s.io",
         "Queue" | "PodGroup" | "BindRequest" => "scheduling.run.ai",
         "Topology" => "kai.scheduler",

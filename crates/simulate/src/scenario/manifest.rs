@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::field_types::{self, group_of};
 use super::installation::{Author, Document, Installation, Manifests};
-use super::objects::{Collected, KINDS, ObjectCollector};
+use super::objects::{KINDS, ObjectCollector};
 use super::parse::{documents, invalid_type, typed};
 use super::{ObjectFiles, Scenario, View, Warnings, unknown_fields, workloads};
 use crate::Error;
@@ -47,11 +47,7 @@ pub(super) fn load(id: &str, files: &[(&Path, String)], installation: &dyn Insta
         _ => Path::new(id),
     };
     let object_files = ObjectFiles::of_documents(origin, &documents);
-    let Collected {
-        objects,
-        workload_names,
-        warnings: found,
-    } = collector.finish(now, &object_files);
+    let (objects, found) = collector.finish(now, &object_files);
     warnings.extend(found);
     Ok(Scenario {
         id: id.to_owned(),
@@ -63,10 +59,8 @@ pub(super) fn load(id: &str, files: &[(&Path, String)], installation: &dyn Insta
         view: View::Decisions,
         hold_releasing: Vec::new(),
         objects,
-        gang_minimums: Vec::new(),
         expectation: None,
         warnings,
-        workload_names,
         object_files,
         files: files.iter().map(|(path, _)| path.to_path_buf()).collect(),
         refused_pods,
@@ -193,6 +187,9 @@ fn collect(collector: &mut ObjectCollector, document: &Document) -> Result<(), E
         "PriorityClass" => typed(object).map(|class| collector.priority_class(class)),
         "BindRequest" => typed(object).map(|request| collector.bind_request(request)),
         "Topology" => typed(object).map(|topology| collector.topology(topology)),
+        "PersistentVolume" => typed(object).map(|volume| collector.volume(volume)),
+        "PersistentVolumeClaim" => typed(object).map(|claim| collector.volume_claim(claim)),
+        "ConfigMap" => typed(object).map(|config_map| collector.config_map(config_map)),
         workload if workloads::is_workload(workload) => Ok(()),
         other => {
             collector.warnings.push(format_args!(

@@ -6,11 +6,12 @@
 //! | `parse` | JSON and YAML to values; typed reading with the path of a wrong field |
 //! | `case`, `params`, `expectation` | case files |
 //! | `manifest`, `workloads`, `installation` | manifests: pods of workloads, admission and grouping |
-//! | `objects` | API objects to the engine's types |
+//! | `objects`, `checks` | the Kubernetes objects; references between them |
 //! | `field_types` | types and values that an API server would refuse |
 //! | `unknown_fields`, `suggestion`, `object_files`, `warnings` | messages about mistakes in files |
 
 mod case;
+mod checks;
 mod expectation;
 mod field_types;
 mod installation;
@@ -28,12 +29,11 @@ mod workloads;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use kai_engine::model::{Config, GangKey, GangSpec, Millis, NodeSpec, PodSpec, QueueSpec, TopologySpec, Usage};
-
-use rustc_hash::FxHashMap;
+use kai_engine::model::{Config, Millis};
 
 pub use expectation::{Expectation, ExpectedNode, ExpectedPod, ExpectedTotals};
 pub use installation::{Author, Document, Installation, Manifests, NotInstalled};
+pub use objects::Objects;
 pub use sources::{File, Source, discover};
 pub use warnings::Warnings;
 
@@ -64,14 +64,10 @@ pub struct Scenario {
     pub hold_releasing: Vec<String>,
     /// The objects of the cluster.
     pub objects: Objects,
-    /// For each gang the number of pods that must have a node if any has. Set when the run begins.
-    pub(crate) gang_minimums: Vec<(GangKey, u32)>,
     /// The expected result; `None` without a check.
     pub expectation: Option<Expectation>,
     /// Warnings about skipped or changed input.
     pub warnings: Warnings,
-    /// The names of workloads by their pod groups, for reasons.
-    pub(crate) workload_names: FxHashMap<GangKey, String>,
     /// The files of objects.
     pub(crate) object_files: ObjectFiles,
     /// The files of the scenario.
@@ -89,23 +85,6 @@ pub enum View {
     Decisions,
     /// After the simulated cluster applied the decisions: bound pods run, evicted pods are pending again.
     Settled,
-}
-
-/// The objects of a cluster in the engine's types.
-#[derive(Clone, Debug, Default)]
-pub struct Objects {
-    /// Nodes.
-    pub nodes: Vec<NodeSpec>,
-    /// Queues.
-    pub queues: Vec<QueueSpec>,
-    /// Pod groups.
-    pub gangs: Vec<GangSpec>,
-    /// Pods.
-    pub pods: Vec<PodSpec>,
-    /// Topologies.
-    pub topologies: Vec<TopologySpec>,
-    /// Historic usage.
-    pub usage: Vec<Usage>,
 }
 
 /// Reads a scenario. Manifests pass through admission and grouping of the installation; the objects of a case have passed already.

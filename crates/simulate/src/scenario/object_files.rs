@@ -33,7 +33,9 @@ impl ObjectFiles {
             let name = document.object.pointer("/metadata/name").and_then(|name| name.as_str());
             let name = name.unwrap_or_default();
             let object = match document.kind.as_str() {
-                kind @ ("Pod" | "PodGroup" | "BindRequest") => format!("{kind} {}/{name}", document.namespace()),
+                kind @ ("Pod" | "PodGroup" | "BindRequest" | "PersistentVolumeClaim" | "ConfigMap") => {
+                    format!("{kind} {}/{name}", document.namespace())
+                }
                 kind => format!("{kind} {name}"),
             };
             (object, Arc::clone(&document.file))

@@ -64,6 +64,9 @@ fn schema_of(kind: &str) -> Option<&'static Schema> {
     static NODE: LazyLock<Schema> = LazyLock::new(Schema::of::<core::v1::Node>);
     static POD: LazyLock<Schema> = LazyLock::new(Schema::of::<core::v1::Pod>);
     static PRIORITY_CLASS: LazyLock<Schema> = LazyLock::new(Schema::of::<scheduling::v1::PriorityClass>);
+    static VOLUME: LazyLock<Schema> = LazyLock::new(Schema::of::<core::v1::PersistentVolume>);
+    static VOLUME_CLAIM: LazyLock<Schema> = LazyLock::new(Schema::of::<core::v1::PersistentVolumeClaim>);
+    static CONFIG_MAP: LazyLock<Schema> = LazyLock::new(Schema::of::<core::v1::ConfigMap>);
     static DEPLOYMENT: LazyLock<Schema> = LazyLock::new(Schema::of::<apps::v1::Deployment>);
     static REPLICA_SET: LazyLock<Schema> = LazyLock::new(Schema::of::<apps::v1::ReplicaSet>);
     static STATEFUL_SET: LazyLock<Schema> = LazyLock::new(Schema::of::<apps::v1::StatefulSet>);
@@ -78,6 +81,9 @@ fn schema_of(kind: &str) -> Option<&'static Schema> {
         "Node" => &NODE,
         "Pod" => &POD,
         "PriorityClass" => &PRIORITY_CLASS,
+        "PersistentVolume" => &VOLUME,
+        "PersistentVolumeClaim" => &VOLUME_CLAIM,
+        "ConfigMap" => &CONFIG_MAP,
         "Deployment" => &DEPLOYMENT,
         "ReplicaSet" => &REPLICA_SET,
         "StatefulSet" => &STATEFUL_SET,
