@@ -4,12 +4,12 @@
 mod search;
 
 use std::sync::atomic::{AtomicI64, AtomicU64};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use kai_engine::Cluster;
 use kai_engine::model::Action;
 use kai_engine::report::{ActionStats, Decision, Generator, NodeView, Report, SearchResult};
+use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -268,7 +268,7 @@ impl Metrics {
             nodepool: pool.to_owned(),
             action,
         };
-        let mut known = self.evicted_groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.evicted_groups.lock();
         if known.len() >= EVICTED_GROUPS_MAX {
             known.clear();
             self.evicted.clear();

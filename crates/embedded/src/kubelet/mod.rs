@@ -18,11 +18,12 @@ mod pod_lifecycle;
 mod pod_status;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kai_api::{Backoff, Object, ObjectKey, PodIdentity, ReservationPods};
 use kai_cluster::{Context, Deletion, EventRecorder, Part, Patch, Target, WorkQueue, WorkResult};
+use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -305,6 +306,6 @@ impl Kubelets {
 
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }

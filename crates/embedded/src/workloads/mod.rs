@@ -22,11 +22,12 @@ mod revisions;
 mod stateful_set;
 mod volumes;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kai_api::{Backoff, Object, ObjectKey};
 use kai_cluster::{Context, EventRecorder, Informer, Selection, Subscription, WorkQueue, WorkResult};
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
@@ -213,7 +214,7 @@ impl Inner {
             std::borrow::Cow::Owned(_) => return,
         };
         let place = (plural, key.clone());
-        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut owners = self.owners.lock();
         let owner = match owned {
             Some(owned) => {
                 let references = &owned.metadata().owner_references;
