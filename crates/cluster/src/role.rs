@@ -1,13 +1,18 @@
 //! The context that every control-plane role gets: client, informers, clock, metrics, health.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
 use crate::{Client, Clock, Informers, Leadership};
+
+/// A role at work. Boxed, so that the crate of the role compiles it, and not every crate that awaits it.
+pub type RoleFuture<'a, E> = BoxFuture<'a, Result<Infallible, E>>;
 
 /// The context of a role. Cheap to clone.
 #[derive(Clone, Debug)]

@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use kai_api::{Backoff, Object, ObjectKey, PodIdentity, ReservationPods};
 use kai_cluster::{Context, Deletion, EventRecorder, Part, Patch, Target, WorkQueue, WorkResult};
 use parking_lot::{Mutex, MutexGuard};
@@ -267,7 +268,12 @@ impl Kubelets {
     }
 
     /// Runs the pods of all nodes until dropped.
-    pub async fn run(&self) {
+    pub fn run(&self) -> BoxFuture<'_, ()> {
+        // Boxed, so that this crate compiles it, and not every crate that awaits it.
+        Box::pin(self.run_pods())
+    }
+
+    async fn run_pods(&self) {
         let pods = self.inner.context.informers.pods().subscribe(&Arc::default());
         let queue = self.inner.queue.clone();
         let watch = async {

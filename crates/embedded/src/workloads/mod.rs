@@ -25,6 +25,7 @@ mod volumes;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use kai_api::{Backoff, Object, ObjectKey};
 use kai_cluster::{Context, EventRecorder, Informer, Selection, Subscription, WorkQueue, WorkResult};
 use parking_lot::Mutex;
@@ -126,7 +127,12 @@ impl Workloads {
     }
 
     /// Runs the controllers until dropped.
-    pub async fn run(&self) {
+    pub fn run(&self) -> BoxFuture<'_, ()> {
+        // Boxed, so that this crate compiles it, and not every crate that awaits it.
+        Box::pin(self.reconcile_workloads())
+    }
+
+    async fn reconcile_workloads(&self) {
         let shared = Arc::clone(&self.inner);
         let work = self.inner.queue.run(WORKERS_MAX, move |(kind, key)| {
             let inner = Arc::clone(&shared);
