@@ -2,8 +2,9 @@
 //! of each bucket, so it can't grow and needs no garbage collection. A miss costs a copy.
 
 use std::hash::Hasher;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustc_hash::FxHasher;
 
 /// Each shard has a lock, since several watches are read concurrently.
@@ -26,7 +27,7 @@ pub(crate) fn shared(text: &str) -> Arc<str> {
     let hash = hasher.finish();
     // The casts only drop bits that the remainders don't need.
     let (shard, bucket) = (hash as usize % SHARDS, hash as usize / SHARDS % BUCKETS);
-    let mut buckets = CACHE[shard].lock().unwrap_or_else(PoisonError::into_inner);
+    let mut buckets = CACHE[shard].lock();
     if buckets.is_empty() {
         buckets.resize(BUCKETS, None);
     }

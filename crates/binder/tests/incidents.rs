@@ -43,7 +43,7 @@ async fn a_share_gets_label_config_maps_and_the_reserved_gpu() {
     cluster.node("n", 2);
     cluster.share("p", "n", &["g"], 50);
     cluster.share("q", "n", &["h", "i"], 30);
-    cluster.kubelets.lock().unwrap().set_gpus("n", 3);
+    cluster.kubelets.lock().set_gpus("n", 3);
     cluster.start(&[]);
     cluster
         .until("bound", |cluster| cluster.is_bound("p") && cluster.is_bound("q"))
@@ -176,10 +176,10 @@ async fn a_full_node_is_not_asked_for_ever() {
     cluster.until("first", |cluster| cluster.is_bound("p")).await;
     cluster.share("q", "n", &["h"], 50);
     cluster.until("refused", |cluster| cluster.failed("q")).await;
-    let refused = cluster.kubelets.lock().unwrap().refused;
+    let refused = cluster.kubelets.lock().refused;
     cluster.sleep(300).await;
     assert_eq!(
-        cluster.kubelets.lock().unwrap().refused,
+        cluster.kubelets.lock().refused,
         refused,
         "no further attempt without a further request"
     );
@@ -198,7 +198,7 @@ async fn attempts_are_counted_up_to_the_limit() {
         .await;
     cluster.sleep(300).await;
     assert_eq!(cluster.status("p")["failedAttempts"], 3);
-    assert_eq!(cluster.kubelets.lock().unwrap().refused, 3);
+    assert_eq!(cluster.kubelets.lock().refused, 3);
     assert!(cluster.reservations().is_empty() && cluster.events("Bound").is_empty());
 }
 
@@ -236,7 +236,7 @@ async fn a_kubelet_that_does_not_answer_costs_one_deadline_and_others_nothing() 
     let mut cluster = TestCluster::new();
     cluster.node("dead", 1);
     cluster.node("n", 1);
-    cluster.kubelets.lock().unwrap().stopped.insert("dead".into());
+    cluster.kubelets.lock().stopped.insert("dead".into());
     for at in 0..15 {
         cluster.share(&format!("lost{at}"), "dead", &["g"], 5);
     }
@@ -257,7 +257,7 @@ async fn a_kubelet_that_does_not_answer_costs_one_deadline_and_others_nothing() 
             .unwrap()
             .contains("did not get a GPU within 40 s")
     );
-    cluster.kubelets.lock().unwrap().stopped.clear();
+    cluster.kubelets.lock().stopped.clear();
     cluster.until("tidy", |cluster| cluster.reservations().len() == 1).await;
 }
 
@@ -272,7 +272,7 @@ async fn a_stuck_terminating_reservation_blocks_its_group_alone() {
         .as_str()
         .unwrap()
         .to_owned();
-    cluster.kubelets.lock().unwrap().never_terminated.insert(name.clone());
+    cluster.kubelets.lock().never_terminated.insert(name.clone());
     cluster.delete("pods", NS, "p");
     let going =
         |cluster: &TestCluster| !cluster.reservation("n", "g").unwrap()["metadata"]["deletionTimestamp"].is_null();
@@ -288,7 +288,7 @@ async fn a_stuck_terminating_reservation_blocks_its_group_alone() {
             .contains("does not end")
     );
     cluster.delete("bindrequests.scheduling.run.ai", NS, "late");
-    cluster.kubelets.lock().unwrap().never_terminated.clear();
+    cluster.kubelets.lock().never_terminated.clear();
     cluster
         .until("gone", |cluster| cluster.reservation("n", "g").is_none())
         .await;
@@ -345,7 +345,7 @@ async fn a_lost_reservation_that_gets_another_gpu_is_said_and_gets_its_own_back(
     let before = cluster.reservation("n", "g").unwrap();
     let gpu = before["metadata"]["annotations"][GPU].as_str().unwrap().to_owned();
     // The kubelet chooses each of the other GPUs first.
-    cluster.kubelets.lock().unwrap().given_last.insert(gpu.clone());
+    cluster.kubelets.lock().given_last.insert(gpu.clone());
     cluster.delete("pods", RESERVATIONS, before["metadata"]["name"].as_str().unwrap());
     cluster
         .until("said", |cluster| !cluster.events("GPUReservationMismatch").is_empty())
@@ -371,7 +371,7 @@ async fn binds_leave_a_lost_reservation_to_those_who_know_its_gpu() {
     cluster.stop();
     let before = cluster.reservation("n", "g").unwrap();
     let gpu = before["metadata"]["annotations"][GPU].as_str().unwrap().to_owned();
-    cluster.kubelets.lock().unwrap().given_last.insert(gpu.clone());
+    cluster.kubelets.lock().given_last.insert(gpu.clone());
     cluster.delete("pods", RESERVATIONS, before["metadata"]["name"].as_str().unwrap());
     cluster
         .until("lost", |cluster| cluster.reservation("n", "g").is_none())
@@ -413,7 +413,7 @@ async fn a_group_whose_reservation_holds_another_gpu_takes_nobody_in() {
     let before = cluster.reservation("n", "g").unwrap();
     // The reservation pod is lost, and another pod gets its GPU before it is recreated.
     let gpu = before["metadata"]["annotations"][GPU].as_str().unwrap().to_owned();
-    cluster.kubelets.lock().unwrap().held_elsewhere.insert(gpu);
+    cluster.kubelets.lock().held_elsewhere.insert(gpu);
     cluster.delete("pods", RESERVATIONS, before["metadata"]["name"].as_str().unwrap());
     let said = |cluster: &TestCluster| !cluster.events("GPUReservationMismatch").is_empty();
     cluster.until("said", said).await;
@@ -439,7 +439,7 @@ async fn two_reservations_with_one_gpu_are_refused() {
     cluster.until("bound", |cluster| cluster.is_bound("p")).await;
     // A device plugin with replicas may give out the same GPU again.
     let gpu = cluster.reservation("n", "g").unwrap()["metadata"]["annotations"][GPU].clone();
-    cluster.kubelets.lock().unwrap().alias("n", gpu.as_str().unwrap());
+    cluster.kubelets.lock().alias("n", gpu.as_str().unwrap());
     cluster.share("q", "n", &["h"], 50);
     cluster.until("refused", |cluster| cluster.failed("q")).await;
     assert!(cluster.status("q")["reason"].as_str().unwrap().contains("alike"));
@@ -597,7 +597,7 @@ async fn a_restart_takes_up_what_was_left() {
 async fn a_reservation_that_ended_while_nobody_looked_is_removed() {
     let mut cluster = TestCluster::new();
     cluster.node("n", 1);
-    cluster.kubelets.lock().unwrap().stopped.insert("n".to_owned());
+    cluster.kubelets.lock().stopped.insert("n".to_owned());
     cluster.share("p", "n", &["g"], 50);
     cluster.start(&[]);
     cluster
@@ -605,7 +605,7 @@ async fn a_reservation_that_ended_while_nobody_looked_is_removed() {
         .await;
     cluster.stop();
     {
-        let mut kubelets = cluster.kubelets.lock().unwrap();
+        let mut kubelets = cluster.kubelets.lock();
         kubelets.set_gpus("n", 0);
         kubelets.stopped.clear();
     }

@@ -49,13 +49,13 @@ async fn a_node_without_cpu_for_a_reservation_still_gives_its_gpu() {
     let mut cluster = TestCluster::new();
     class(&cluster);
     cluster.node("n", 2);
-    cluster.kubelets.lock().unwrap().out_of_cpu.insert("n".to_owned());
+    cluster.kubelets.lock().out_of_cpu.insert("n".to_owned());
     cluster.share("p", "n", &["g"], 50);
     cluster.start(&[]);
     cluster.until("bound", |cluster| cluster.is_bound("p")).await;
     cluster.share("q", "n", &["h"], 50);
     cluster.until("bound", |cluster| cluster.is_bound("q")).await;
-    assert_eq!(cluster.kubelets.lock().unwrap().refused, 1, "it is asked for CPU once");
+    assert_eq!(cluster.kubelets.lock().refused, 1, "it is asked for CPU once");
     for group in ["g", "h"] {
         let reservation = cluster.reservation("n", group).unwrap();
         let resources = &reservation["spec"]["containers"][0]["resources"];

@@ -7,11 +7,12 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kai_embedded::server::{Fault, Faults, RequestInfo, WatchFault};
+use parking_lot::Mutex;
 use serde_json::json;
 use support::{NS, RESERVATIONS, TestCluster};
 
@@ -36,7 +37,7 @@ struct FaultInjector(Mutex<Option<Dice>>);
 
 impl Faults for FaultInjector {
     fn request(&self, request: &RequestInfo) -> Fault {
-        match &*self.0.lock().unwrap() {
+        match &*self.0.lock() {
             Some(_) if request.verb == "watch" => Fault::Pass,
             Some(dice) => match dice.roll(48) {
                 0 => Fault::Fail(500),
@@ -50,7 +51,7 @@ impl Faults for FaultInjector {
     }
 
     fn watch(&self, _: &RequestInfo, _: u64) -> WatchFault {
-        match &*self.0.lock().unwrap() {
+        match &*self.0.lock() {
             Some(dice) => match dice.roll(40) {
                 0 => WatchFault::End,
                 1 => WatchFault::Gone,
@@ -135,7 +136,7 @@ async fn run_seed(seed: u64) {
         tokio::time::sleep(Duration::from_millis(100 + dice.roll(3000))).await;
         cluster.assert_no_violations();
     }
-    *injector.0.lock().unwrap() = None;
+    *injector.0.lock() = None;
     for _ in 0..20 {
         schedule(&cluster, &dice);
         cluster.sleep(10).await;

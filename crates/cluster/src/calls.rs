@@ -1,10 +1,11 @@
 //! The calls to the API that roles make, with plain values: read, list, create, patch, delete, bind. The error of each call names the
 //! attempt. A client that has lost its leadership refuses all writes here.
 
+use futures_util::future::BoxFuture;
 use kai_api::{Metadata, Object, Resource, Scope};
 use kube::api::{DeleteParams, GetParams, ListParams, Patch as KubePatch, PatchParams, PostParams, Preconditions};
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::path::{self, requests};
@@ -257,7 +258,7 @@ impl Client {
             ..DeleteParams::background()
         };
         let request = path::object(target).and_then(|(requests, name)| requests.delete(&name, &parameters));
-        match self.write::<IgnoredAny>(&format!("deleting {target}"), request).await {
+        match self.write_only(format!("deleting {target}"), request).await {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
         }
@@ -293,60 +294,69 @@ impl Client {
         });
         let attempt = format!("binding Pod {namespace}/{name} to node {node}");
         let target = Target::of::<kai_api::Pod>(namespace, name);
-        self.post_part::<IgnoredAny>(&attempt, target, "binding", &body)
-            .await
-            .map(|_| ())
+        self.write_only(attempt, post_part(target, "binding", &body)).await
     }
 
     /// Posts to a subresource of an object.
     pub async fn post_to(&self, target: Target<'_>, subresource: &'static str, body: &Value) -> Result<Value, Error> {
         let attempt = format!("posting to {subresource} of {target}");
-        self.post_part(&attempt, target, subresource, body).await
-    }
-
-    async fn post_part<T: DeserializeOwned>(
-        &self,
-        attempt: &str,
-        target: Target<'_>,
-        subresource: &'static str,
-        body: &Value,
-    ) -> Result<T, Error> {
-        let request = path::object(target).and_then(|(requests, name)| {
-            requests.create_subresource(subresource, &name, &PostParams::default(), body.to_string().into())
-        });
-        self.write(attempt, request).await
+        self.write(&attempt, post_part(target, subresource, body)).await
     }
 
     async fn write<T: DeserializeOwned>(&self, attempt: &str, request: Built) -> Result<T, Error> {
-        let Some(leadership) = &self.leadership else {
-            return self.call(attempt, request).await;
-        };
-        // A write that hangs or is being retried ends with the leadership: it must not take effect under another leader.
-        tokio::select! {
-            biased;
-            () = leadership.wait_until_lost() => Err(Error::NotLeader { attempt: attempt.to_owned() }),
-            answer = self.call(attempt, request) => answer,
-        }
+        decode(attempt, &self.write_text(attempt, request).await?)
     }
 
     /// A write whose response body is not needed.
     pub(crate) async fn write_only(&self, attempt: String, request: Built) -> Result<(), Error> {
-        self.write::<IgnoredAny>(&attempt, request).await.map(drop)
+        self.write_text(&attempt, request).await.map(drop)
     }
 
     pub(crate) async fn call<T: DeserializeOwned>(&self, attempt: &str, request: Built) -> Result<T, Error> {
-        let fail = |error| Error::call(attempt.to_owned(), error);
-        let request = request.map_err(|error| fail(kube::Error::BuildRequest(error)))?;
-        let answer = tokio::time::timeout(crate::client::CALL_SECONDS_MAX, self.kube.request(request)).await;
-        match answer {
-            Ok(answer) => answer.map_err(fail),
-            Err(_) => Err(Error::Call {
-                attempt: attempt.to_owned(),
-                code: None,
-                message: "no answer in time".to_owned(),
-            }),
-        }
+        decode(attempt, &self.call_text(attempt, request).await?)
     }
+
+    fn write_text<'a>(&'a self, attempt: &'a str, request: Built) -> BoxFuture<'a, Result<String, Error>> {
+        let Some(leadership) = &self.leadership else {
+            return self.call_text(attempt, request);
+        };
+        // A write that hangs or is being retried ends with the leadership: it must not take effect under another leader.
+        Box::pin(async move {
+            tokio::select! {
+                biased;
+                () = leadership.wait_until_lost() => Err(Error::NotLeader { attempt: attempt.to_owned() }),
+                answer = self.call_text(attempt, request) => answer,
+            }
+        })
+    }
+
+    /// Sends the request and returns the body of the response. Boxed: otherwise every crate that awaits a call would compile the whole
+    /// HTTP client again.
+    fn call_text<'a>(&'a self, attempt: &'a str, request: Built) -> BoxFuture<'a, Result<String, Error>> {
+        Box::pin(async move {
+            let fail = |error| Error::call(attempt.to_owned(), error);
+            let request = request.map_err(|error| fail(kube::Error::BuildRequest(error)))?;
+            let answer = tokio::time::timeout(crate::client::CALL_SECONDS_MAX, self.kube.request_text(request)).await;
+            match answer {
+                Ok(answer) => answer.map_err(fail),
+                Err(_) => Err(Error::Call {
+                    attempt: attempt.to_owned(),
+                    code: None,
+                    message: "no answer in time".to_owned(),
+                }),
+            }
+        })
+    }
+}
+
+fn post_part(target: Target<'_>, subresource: &'static str, body: &Value) -> Built {
+    path::object(target).and_then(|(requests, name)| {
+        requests.create_subresource(subresource, &name, &PostParams::default(), body.to_string().into())
+    })
+}
+
+fn decode<T: DeserializeOwned>(attempt: &str, text: &str) -> Result<T, Error> {
+    serde_json::from_str(text).map_err(|error| Error::call(attempt.to_owned(), kube::Error::SerdeError(error)))
 }
 
 pub(crate) type Built = Result<http::Request<Vec<u8>>, kube::core::request::Error>;

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kai_api::Resource;
+use parking_lot::Mutex;
 
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};

@@ -1,7 +1,5 @@
 //! API discovery: from apiVersion and kind, as in owner references, to the resource that the API server serves. Results are cached.
 
-use std::collections::BTreeMap;
-
 use kai_api::{Resource, Scope};
 use serde::Deserialize;
 
@@ -45,7 +43,7 @@ impl Client {
             return Ok(None);
         }
         let key = (api_version.to_owned(), kind.to_owned());
-        if let Some(known) = self.lock_resources().get(&key) {
+        if let Some(known) = self.resources.lock().get(&key) {
             return Ok(Some(known.clone()));
         }
         let path = match group {
@@ -75,12 +73,8 @@ impl Client {
                 Scope::Cluster
             },
         };
-        self.lock_resources().insert(key, resource.clone());
+        self.resources.lock().insert(key, resource.clone());
         Ok(Some(resource))
-    }
-
-    fn lock_resources(&self) -> std::sync::MutexGuard<'_, BTreeMap<(String, String), Resource>> {
-        self.resources.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
@@ -93,9 +87,10 @@ fn get(path: &str) -> Built {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     use kube::client::Body;
+    use parking_lot::Mutex;
 
     use super::*;
     use crate::Target;
@@ -105,7 +100,7 @@ mod tests {
         let asked: Arc<Mutex<Vec<String>>> = Arc::default();
         let log = Arc::clone(&asked);
         let service = tower::service_fn(move |request: http::Request<Body>| {
-            log.lock().unwrap().push(request.uri().to_string());
+            log.lock().push(request.uri().to_string());
             let body =
                 r#"{"resources": [{"name": "jobs", "kind": "Job", "namespaced": true}], "metadata": {"name": "x"}}"#;
             async { Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(body.as_bytes().to_vec()))) }
@@ -137,7 +132,7 @@ mod tests {
             let found = client.resource_of(version, "Job").await.unwrap();
             assert_eq!(found, None, "{}", crate::path::printable(version));
         }
-        assert_eq!(*asked.lock().unwrap(), Vec::<String>::new(), "nothing was asked for");
+        assert_eq!(*asked.lock(), Vec::<String>::new(), "nothing was asked for");
         let job = client.resource_of("batch/v1", "Job").await.unwrap().unwrap();
         for name in ["../../../v1/secrets/x", "..", "%2e%2e", "", &long[0]] {
             let target = Target {
@@ -159,6 +154,6 @@ mod tests {
         };
         client.get_metadata(target).await.unwrap();
         let expect = ["/apis/batch/v1", "/apis/batch/v1/namespaces/a/jobs/x%3Fy%3D%23z"];
-        assert_eq!(*asked.lock().unwrap(), expect);
+        assert_eq!(*asked.lock(), expect);
     }
 }

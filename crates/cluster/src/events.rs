@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use kai_api::{ObjectReference, Resource, Scope};
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
@@ -83,7 +84,7 @@ impl EventRecorder {
             "" => "default".to_owned(),
             namespace => namespace.to_owned(),
         };
-        let (digest, recorded) = self.lock().look_up(&event);
+        let (digest, recorded) = self.recent.lock().look_up(&event);
         if let Some(RecordedEvent { name, count }) = recorded {
             let body = json!({ "count": count + 1, "lastTimestamp": self.clock.now_text() });
             let target = Target {
@@ -94,7 +95,7 @@ impl EventRecorder {
             match self.client.patch(target, Part::Object, Patch::Merge(body)).await {
                 Ok(_) => {
                     let count = count + 1;
-                    self.lock().remember(digest, RecordedEvent { name, count });
+                    self.recent.lock().remember(digest, RecordedEvent { name, count });
                     return Ok(());
                 }
                 // Events expire on the API server.
@@ -104,7 +105,7 @@ impl EventRecorder {
         }
         let created = self.client.create(&EVENT, &namespace, self.body(&event)).await?;
         let name = created["metadata"]["name"].as_str().unwrap_or_default().into();
-        self.lock().remember(digest, RecordedEvent { name, count: 1 });
+        self.recent.lock().remember(digest, RecordedEvent { name, count: 1 });
         Ok(())
     }
 
@@ -137,10 +138,6 @@ impl EventRecorder {
             "lastTimestamp": now,
             "count": 1,
         })
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, RecentEvents> {
-        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -45,7 +45,8 @@ impl Generation {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+
+    use parking_lot::Mutex;
 
     use super::*;
 
@@ -57,13 +58,13 @@ mod tests {
             let (generation, woken) = (generation.clone(), Arc::clone(&woken));
             waiting.spawn(async move {
                 generation.wait_above(0).await;
-                woken.lock().unwrap().push(number);
+                woken.lock().push(number);
             });
         }
         tokio::task::yield_now().await;
         generation.increment();
         generation.wait_above(0).await;
         while waiting.join_next().await.is_some() {}
-        assert_eq!(*woken.lock().unwrap(), (0..20).collect::<Vec<_>>());
+        assert_eq!(*woken.lock(), (0..20).collect::<Vec<_>>());
     }
 }

@@ -5,10 +5,11 @@
 //! misses a change.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use futures_util::StreamExt;
 use kai_api::{Object, ObjectKey};
+use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -59,7 +60,7 @@ pub struct Subscription<T> {
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        if let Some(task) = lock(&self.task).take() {
+        if let Some(task) = self.task.lock().take() {
             task.abort();
         }
     }
@@ -79,7 +80,7 @@ impl<T: Object> Informer<T> {
                 Informer { shared }.take(change, &mut listed);
             }
         });
-        *lock(&informer.shared.task) = Some(task.abort_handle());
+        *informer.shared.task.lock() = Some(task.abort_handle());
         informer
     }
 
@@ -111,17 +112,17 @@ impl<T: Object> Informer<T> {
 
     /// The object of this key.
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<T>> {
-        lock(&self.shared.state).objects.get(key).cloned()
+        self.shared.state.lock().objects.get(key).cloned()
     }
 
     /// All objects, by key.
     pub fn all(&self) -> Vec<Arc<T>> {
-        lock(&self.shared.state).objects.values().cloned().collect()
+        self.shared.state.lock().objects.values().cloned().collect()
     }
 
     /// The objects of one namespace, by name, in time proportional to the namespace and not to the cluster.
     pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<T>> {
-        let state = lock(&self.shared.state);
+        let state = self.shared.state.lock();
         let from = state.objects.range(ObjectKey::new(namespace, "")..);
         let within = from.take_while(|(key, _)| &*key.namespace == namespace);
         within.map(|(_, object)| Arc::clone(object)).collect()
@@ -129,7 +130,7 @@ impl<T: Object> Informer<T> {
 
     /// How many objects there are.
     pub fn len(&self) -> usize {
-        lock(&self.shared.state).objects.len()
+        self.shared.state.lock().objects.len()
     }
 
     /// Whether there are none.
@@ -148,7 +149,7 @@ impl<T: Object> Informer<T> {
     }
 
     fn add_reader(&self, wake: &Arc<Notify>, with_terminal: bool) -> Subscription<T> {
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state.lock();
         let terminal = state.terminal.iter().filter(|_| with_terminal);
         let present = state.objects.iter().chain(terminal);
         let present = present.map(|(key, object)| (key.clone(), Some(Arc::clone(object))));
@@ -256,7 +257,7 @@ impl<T: Object> Informer<T> {
             }
             WatchEvent::ListComplete => {
                 let gone: Vec<ObjectKey> = {
-                    let state = lock(&self.shared.state);
+                    let state = self.shared.state.lock();
                     let known = state.objects.keys().chain(state.terminal.keys());
                     known.filter(|key| !listed.contains(*key)).cloned().collect()
                 };
@@ -264,7 +265,7 @@ impl<T: Object> Informer<T> {
                 *listed = FxHashSet::default();
                 self.shared.synced.increment();
                 // An empty first list causes no change, but a reader may wait for its completion.
-                let state = lock(&self.shared.state);
+                let state = self.shared.state.lock();
                 state
                     .readers
                     .iter()
@@ -284,7 +285,7 @@ impl<T: Object> Informer<T> {
             }
             object => (object, None),
         };
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state.lock();
         let changed = replace(&mut state.objects, &key, object.as_ref());
         let terminal_changed = replace(&mut state.terminal, &key, terminal.as_ref());
         for reader in state.readers.iter().filter_map(Weak::upgrade) {
@@ -293,7 +294,7 @@ impl<T: Object> Informer<T> {
                 false if changed => object.as_ref(),
                 true | false => continue,
             };
-            lock(&reader.changed).insert(key.clone(), object.cloned());
+            reader.changed.lock().insert(key.clone(), object.cloned());
             reader.wake.notify_one();
         }
     }
@@ -315,7 +316,7 @@ fn replace<T: Object>(objects: &mut BTreeMap<ObjectKey, Arc<T>>, key: &ObjectKey
 impl<T: Object> Subscription<T> {
     /// The keys that changed since the last call, sorted; each with its current object, or `None` if it is deleted.
     pub fn take(&self) -> Vec<(ObjectKey, Option<Arc<T>>)> {
-        let changed = std::mem::take(&mut *lock(&self.reader.changed));
+        let changed = std::mem::take(&mut *self.reader.changed.lock());
         let mut changed: Vec<_> = changed.into_iter().collect();
         changed.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         changed
@@ -346,11 +347,6 @@ fn by_key<T: Object>(objects: Vec<T>) -> BTreeMap<ObjectKey, T> {
 fn same_version<T: Object>(one: &T, other: &T) -> bool {
     let version = &one.metadata().resource_version;
     version.is_some() && *version == other.metadata().resource_version
-}
-
-/// A panic while the lock was held can't leave a map operation half done.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -35,5 +35,5 @@ pub use metrics_authorizer::{Access, MetricsAuthorizer};
 pub use node::{Condition, ConditionStatus, LabelsApplied, NodeEvent, Severity};
 pub use path::printable;
 pub use pods::{PodChange, PodMeta};
-pub use role::{Context, Health, Metrics};
+pub use role::{Context, Health, Metrics, RoleFuture};
 pub use work_queue::{WorkQueue, WorkResult};

@@ -1,12 +1,18 @@
 //! The context that every control-plane role gets: client, informers, clock, metrics, health.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
+use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
 use crate::{Client, Clock, Informers, Leadership};
+
+/// A role at work. Boxed, so that the crate of the role compiles it, and not every crate that awaits it.
+pub type RoleFuture<'a, E> = BoxFuture<'a, Result<Infallible, E>>;
 
 /// The context of a role. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -55,7 +61,7 @@ pub struct Metrics {
 impl Metrics {
     /// The registry, locked.
     pub fn registry(&self) -> MutexGuard<'_, Registry> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+        self.registry.lock()
     }
 
     /// All metrics in the OpenMetrics text format.
@@ -84,7 +90,7 @@ struct Component {
 impl Health {
     /// Registers a component. It is not ready until its first report, and must report at least every `silence_max`.
     pub fn announce(&self, name: &'static str, silence_max: Duration) {
-        self.lock().push(Component {
+        self.components.lock().push(Component {
             name,
             ready: false,
             last_report: Instant::now(),
@@ -94,7 +100,12 @@ impl Health {
 
     /// The component reports that it makes progress.
     pub fn alive(&self, name: &'static str) {
-        for component in self.lock().iter_mut().filter(|component| component.name == name) {
+        for component in self
+            .components
+            .lock()
+            .iter_mut()
+            .filter(|component| component.name == name)
+        {
             component.ready = true;
             component.last_report = Instant::now();
         }
@@ -102,7 +113,7 @@ impl Health {
 
     /// Components without a report yet, for the readiness probe.
     pub fn not_ready(&self) -> Vec<&'static str> {
-        let components = self.lock();
+        let components = self.components.lock();
         components
             .iter()
             .filter(|component| !component.ready)
@@ -112,15 +123,11 @@ impl Health {
 
     /// Components whose last report is too old, for the liveness probe.
     pub fn stuck(&self) -> Vec<&'static str> {
-        let components = self.lock();
+        let components = self.components.lock();
         let stuck = components
             .iter()
             .filter(|component| component.last_report.elapsed() > component.silence_max);
         stuck.map(|component| component.name).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Component>> {
-        self.components.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kai_api::Backoff;
+use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -83,7 +84,7 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
 
     /// Queues the key after a pause, unless it is due sooner: all changes until then are handled together.
     pub fn add_after(&self, key: K, pause: Duration) {
-        let mut state = self.lock();
+        let mut state = self.shared.state.lock();
         if state.in_work.contains(&key) {
             state.requeue.insert(key);
             return;
@@ -98,14 +99,14 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
 
     /// Resets the backoff of the key.
     pub fn forget(&self, key: &K) {
-        self.lock().failures.remove(key);
+        self.shared.state.lock().failures.remove(key);
     }
 
     /// Waits for the next key that is due. The key is in work until [`WorkQueue::finish`].
     pub async fn next(&self) -> K {
         loop {
             let wait_until = {
-                let mut state = self.lock();
+                let mut state = self.shared.state.lock();
                 match state.by_time.first().cloned() {
                     Some((due, key)) if due <= Instant::now() => {
                         state.by_time.pop_first();
@@ -138,7 +139,7 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
 
     /// Ends the work on the key.
     pub fn finish(&self, key: K, result: WorkResult) {
-        let mut state = self.lock();
+        let mut state = self.shared.state.lock();
         state.in_work.remove(&key);
         let added = state.requeue.remove(&key);
         let now = Instant::now();
@@ -166,7 +167,7 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
 
     /// Number of keys that are queued or in work.
     pub fn len(&self) -> usize {
-        let state = self.lock();
+        let state = self.shared.state.lock();
         state.due.len() + state.in_work.len()
     }
 
@@ -206,11 +207,6 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
                 }
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State<K>> {
-        // A panic while the lock was held can't leave a map operation half done.
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::time::Duration;
 
-use kai_cluster::Context;
+use kai_cluster::{Context, RoleFuture};
 
 use crate::{Error, Settings, defaults, grouper, status};
 
@@ -12,7 +12,11 @@ use crate::{Error, Settings, defaults, grouper, status};
 const DEFAULTS_PAUSE: Duration = Duration::from_secs(10);
 
 /// Runs the controllers until dropped.
-pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
+pub fn run(context: Context, settings: Settings) -> RoleFuture<'static, Error> {
+    Box::pin(run_controllers(context, settings))
+}
+
+async fn run_controllers(context: Context, settings: Settings) -> Result<Infallible, Error> {
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }

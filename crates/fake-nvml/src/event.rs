@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::{c_uint, c_ulonglong};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use kai_gpu::fake::{ControlEvent, GpuState, QueryGroup};
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlEventData_t};
+use parking_lot::Mutex;
 
 use crate::abi::{Out, export};
 use crate::code::{Answer, GPU_IS_LOST, INVALID_ARGUMENT, NOT_SUPPORTED, TIMEOUT};
@@ -140,7 +140,7 @@ pub(crate) fn free_all_sets() {
 }
 
 fn with_table<T>(work: impl FnOnce(&mut Table) -> Answer<T>) -> Answer<T> {
-    work(&mut TABLE.lock().unwrap_or_else(PoisonError::into_inner))
+    work(&mut TABLE.lock())
 }
 
 fn wait(handle: SetHandle, timeout_ms: c_uint) -> Answer<Event> {

@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use kai_gpu::fake::{Control, FakeGpu, FakeMig, GpuState, GpuStatus, LibraryFault, Machine, QueryGroup};
+use parking_lot::Mutex;
 
 use crate::code::*;
 use crate::environment::{Environment, Visible};
@@ -60,7 +61,7 @@ static STATE: Mutex<State> = Mutex::new(State {
 
 /// Counts one initialisation; the first one reads the environment.
 pub(crate) fn initialise() -> Answer {
-    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut state = STATE.lock();
     if state.initialised == 0 {
         state.visible_machine = Some(Arc::new(VisibleMachine::from_environment()?));
     }
@@ -77,7 +78,7 @@ pub(crate) fn initialise() -> Answer {
 }
 
 pub(crate) fn shut_down() -> Answer {
-    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut state = STATE.lock();
     state.initialised = state.initialised.checked_sub(1).ok_or(UNINITIALIZED)?;
     if state.initialised == 0 {
         state.visible_machine = None;
@@ -88,7 +89,7 @@ pub(crate) fn shut_down() -> Answer {
 
 /// The machine and its present control value, if the library works.
 pub(crate) fn snapshot() -> Answer<MachineSnapshot> {
-    let state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    let state = STATE.lock();
     if state.initialised == 0 {
         return Err(UNINITIALIZED);
     }
@@ -119,7 +120,7 @@ impl VisibleMachine {
         if !control.until_opened_anew {
             return control;
         }
-        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lost = self.lost.lock();
         for (number, gpu) in self.machine.gpus().iter().enumerate() {
             let state = gpu.status(&control).state;
             if matches!(state, GpuState::Lost | GpuState::Removed) {

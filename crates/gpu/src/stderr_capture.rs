@@ -4,8 +4,8 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read, Seek, Write};
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use rustix::fs::MemfdFlags;
 
 /// stderr belongs to the whole process, so only one capture may run at a time.
@@ -18,7 +18,7 @@ const LINES_MAX: usize = 20;
 ///
 /// If stderr can't be redirected (closed, no memory), `work` runs and no line is captured.
 pub(crate) fn capture<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
-    let _only_one = STDERR.lock().unwrap_or_else(PoisonError::into_inner);
+    let _only_one = STDERR.lock();
     let Some(redirected) = Redirected::begin() else {
         return (work(), Vec::new());
     };

@@ -8,13 +8,14 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kai_gpu::fake::{FakeDriver, Settings};
 use kai_gpu::linker::Machine;
 use kai_gpu::{Driver, DriverKind, GpuError, HealthEvent, Inventory, PlatformKind, Sample};
 use kai_node::kubelet::deviceplugin::ContainerAllocateResponse;
+use parking_lot::Mutex;
 use support::kubelet::{Kubelet, Lists, PodResourcesServer};
 use support::{Agent, names, settings, until, within};
 
@@ -34,7 +35,7 @@ impl Driver for Host {
     fn devices(&self) -> Result<Inventory, GpuError> {
         let mut inventory = self.inner.devices()?;
         inventory.platform.kind = PlatformKind::Nvml;
-        inventory.driver_version = Some(self.version.lock().unwrap().clone());
+        inventory.driver_version = Some(self.version.lock().clone());
         Ok(inventory)
     }
     fn samples(&self) -> Result<Vec<Sample>, GpuError> {
@@ -127,7 +128,7 @@ async fn a_driver_upgrade_rewrites_the_spec_and_keeps_the_devices() {
     assert!(spec().contains("libcuda.so.550.54.15"), "{}", spec());
 
     install(&host, "570.133.20");
-    *driver.version.lock().unwrap() = "570.133.20".to_owned();
+    *driver.version.lock() = "570.133.20".to_owned();
     within("a spec of the new driver", async {
         while !spec().contains("libcuda.so.570.133.20") || spec().contains("550.54.15") {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -166,7 +167,7 @@ async fn a_driver_volume_lives_until_its_last_container_is_gone() {
     pod_resources.set(&[("default", "train", &[&id])]);
 
     install(&host, "570.133.20");
-    *driver.version.lock().unwrap() = "570.133.20".to_owned();
+    *driver.version.lock() = "570.133.20".to_owned();
     let new_volume = settings.state_dir.join("driver");
     within("the new volume", async {
         while !names(&new_volume).iter().any(|name| name.starts_with("570")) {
@@ -181,7 +182,7 @@ async fn a_driver_volume_lives_until_its_last_container_is_gone() {
 
     pod_resources.set(&[]);
     install(&host, "575.1.2");
-    *driver.version.lock().unwrap() = "575.1.2".to_owned();
+    *driver.version.lock() = "575.1.2".to_owned();
     within("the old volumes' end", async {
         while names(&new_volume).iter().any(|name| !name.starts_with("575")) || names(&new_volume).is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;

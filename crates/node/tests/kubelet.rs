@@ -5,11 +5,12 @@
 
 mod support;
 
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kai_gpu::fake::{FakeDriver, GpuState, LibraryFault, Settings};
 use kai_gpu::{Driver, DriverKind, GpuError, HealthEvent, Inventory, Sample};
+use parking_lot::{Condvar, Mutex};
 use support::kubelet::{Kubelet, Lists};
 use support::{Agent, names, settings, sockets, until, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -283,8 +284,8 @@ struct Slow {
 
 impl Slow {
     fn pass(&self) {
-        let open = self.gate.0.lock().unwrap();
-        let _open = self.gate.1.wait_while(open, |open| !*open).unwrap();
+        let mut open = self.gate.0.lock();
+        self.gate.1.wait_while(&mut open, |open| !*open);
     }
 }
 
@@ -329,7 +330,7 @@ async fn the_last_inventory_is_served_before_the_driver_answers() {
     let mut kubelet = Kubelet::start(&settings.plugin_dir);
     let agent = Agent::start(settings.clone(), Arc::new(slow));
     until("two GPUs from the last run", &mut kubelet.lists, counts(2, 2)).await;
-    *gate.0.lock().unwrap() = true;
+    *gate.0.lock() = true;
     gate.1.notify_all();
     let id = ids(&kubelet.lists.borrow(), GPU)[0].clone();
     allocated(&kubelet, &id).await;

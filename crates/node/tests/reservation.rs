@@ -6,10 +6,11 @@ mod support;
 
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use clap::Parser;
 use kai_node::reservation::{Args, annotate};
+use parking_lot::Mutex;
 use support::api::Api;
 
 #[derive(Parser)]
@@ -44,7 +45,7 @@ struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
+        self.0.lock().extend_from_slice(bytes);
         Ok(bytes.len())
     }
     fn flush(&mut self) -> io::Result<()> {
@@ -67,7 +68,7 @@ async fn writes_the_uuid_and_logs_what_the_documented_checks_look_for() {
     annotate(&args(&api, host.path(), "fake:t4")).await.unwrap();
     let uuid = Api::annotation(&api.world().borrow(), "gpu-reservation-1").unwrap();
     assert!(uuid.starts_with("GPU-"), "{uuid}");
-    let text = || String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let text = || String::from_utf8(log.0.lock().clone()).unwrap();
     for line in [
         "Looking for GPU device id for pod",
         "Found 1 GPU devices",
@@ -78,7 +79,7 @@ async fn writes_the_uuid_and_logs_what_the_documented_checks_look_for() {
         assert!(text().contains(line), "{line} is not in:\n{}", text());
     }
     // A restarted container does not query the driver again, even if the driver is gone.
-    log.0.lock().unwrap().clear();
+    log.0.lock().clear();
     annotate(&args(&api, host.path(), "nvml")).await.unwrap();
     assert!(!text().contains("Looking for GPU device id"), "{}", text());
 }

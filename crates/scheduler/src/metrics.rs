@@ -4,13 +4,13 @@
 mod search;
 
 use std::sync::atomic::{AtomicI64, AtomicU64};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use kai_engine::Cluster;
 use kai_engine::model::{Action, PerResource};
 use kai_engine::reasons::Resource;
 use kai_engine::report::{ActionStats, Decision, Generator, NodeView, Report, SearchResult};
+use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -266,7 +266,7 @@ impl Metrics {
             nodepool: pool.to_owned(),
             action,
         };
-        let mut known = self.evicted_groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.evicted_groups.lock();
         if known.len() >= EVICTED_GROUPS_MAX {
             known.clear();
             self.evicted.clear();

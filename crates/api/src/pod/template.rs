@@ -2,8 +2,9 @@
 
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustc_hash::FxHasher;
 use serde::{Deserialize, Deserializer};
 
@@ -87,7 +88,7 @@ impl Template {
 
     /// The template, shared with an equal one in the cache.
     fn shared(self) -> Arc<Template> {
-        let mut buckets = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut buckets = CACHE.lock();
         if buckets.is_empty() {
             buckets.resize(BUCKETS, None);
         }

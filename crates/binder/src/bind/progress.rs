@@ -1,10 +1,10 @@
 //! The running time and the failed calls of each bind. Kept in memory only: after a restart both begin anew.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kai_api::ObjectKey;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// Start and failed calls of each bind.
@@ -17,7 +17,8 @@ pub(crate) struct Progress {
 impl Progress {
     /// Time since the first call for this bind.
     pub(crate) fn elapsed(&self, key: &ObjectKey) -> Duration {
-        self.lock()
+        self.binds
+            .lock()
             .entry(key.clone())
             .or_insert_with(|| (Instant::now(), 0))
             .0
@@ -26,7 +27,7 @@ impl Progress {
 
     /// Counts a failed call and returns their number.
     pub(crate) fn count_failed_call(&self, key: &ObjectKey) -> u32 {
-        let mut binds = self.lock();
+        let mut binds = self.binds.lock();
         let (_, failed_calls) = binds.entry(key.clone()).or_insert_with(|| (Instant::now(), 0));
         *failed_calls = failed_calls.saturating_add(1);
         *failed_calls
@@ -34,10 +35,6 @@ impl Progress {
 
     /// The bind has succeeded or failed.
     pub(crate) fn forget(&self, key: &ObjectKey) {
-        self.lock().remove(key);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, (Instant, u32)>> {
-        self.binds.lock().unwrap_or_else(PoisonError::into_inner)
+        self.binds.lock().remove(key);
     }
 }

@@ -2,10 +2,11 @@
 //! and is requeued when the lock is released. A stuck group therefore delays no other.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use kai_api::ObjectKey;
 use kai_cluster::WorkQueue;
+use parking_lot::Mutex;
 
 use crate::GpuGroupKey;
 
@@ -45,7 +46,7 @@ impl GroupLocks {
 
     /// Locks all of the groups or none. If a group is locked, `owner` is requeued once that group is released.
     pub(crate) fn try_lock(&self, keys: &[GpuGroupKey], owner: LockOwner) -> Option<GroupLockGuard> {
-        let mut held = self.lock();
+        let mut held = self.held.lock();
         if let Some(locked) = keys.iter().find(|key| held.contains_key(*key)) {
             if let Some(waiting) = held.get_mut(locked) {
                 waiting.insert(owner);
@@ -61,16 +62,12 @@ impl GroupLocks {
             keys: keys.to_vec(),
         })
     }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<GpuGroupKey, BTreeSet<LockOwner>>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for GroupLockGuard {
     fn drop(&mut self) {
         let waiting: Vec<LockOwner> = {
-            let mut held = self.locks.lock();
+            let mut held = self.locks.held.lock();
             self.keys
                 .iter()
                 .flat_map(|key| held.remove(key).unwrap_or_default())

@@ -2,10 +2,10 @@
 //! costs one more timeout, and needs no comparison of clocks.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kai_api::ObjectKey;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::GpuGroupKey;
@@ -29,14 +29,14 @@ impl PendingReservations {
     /// How long binds have waited for the pod; `None` if none has. Waiting for the termination of a pod is another wait than waiting for
     /// its GPU.
     pub(crate) fn waited(&self, key: &GpuGroupKey, uid: &str, for_termination: bool) -> Option<Duration> {
-        let groups = self.lock();
+        let groups = self.groups.lock();
         let wait = groups.get(key)?;
         (wait.pod.0 == uid && wait.pod.1 == for_termination).then(|| wait.since.elapsed())
     }
 
     /// Adds a bind that waits for the pod, and is requeued when the pod changes.
     pub(crate) fn add(&self, key: &GpuGroupKey, uid: &str, for_termination: bool, bind: Option<&ObjectKey>) {
-        let mut groups = self.lock();
+        let mut groups = self.groups.lock();
         let new = || PendingReservation {
             pod: (uid.to_owned(), for_termination),
             since: Instant::now(),
@@ -52,7 +52,7 @@ impl PendingReservations {
 
     /// Takes the binds that wait for the group's reservation pod, because the pod has changed.
     pub(crate) fn take_waiting_binds(&self, key: &GpuGroupKey) -> BTreeSet<ObjectKey> {
-        let mut groups = self.lock();
+        let mut groups = self.groups.lock();
         groups
             .get_mut(key)
             .map(|wait| std::mem::take(&mut wait.binds))
@@ -61,11 +61,10 @@ impl PendingReservations {
 
     /// Ends the wait. Returns how long it took, and the binds that waited.
     pub(crate) fn finish(&self, key: &GpuGroupKey) -> Option<(Duration, BTreeSet<ObjectKey>)> {
-        self.lock().remove(key).map(|wait| (wait.since.elapsed(), wait.binds))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<GpuGroupKey, PendingReservation>> {
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+        self.groups
+            .lock()
+            .remove(key)
+            .map(|wait| (wait.since.elapsed(), wait.binds))
     }
 }
 

@@ -3,9 +3,9 @@
 //! after a restart the count begins at zero.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::GpuGroupKey;
@@ -44,7 +44,7 @@ impl PlaceholderNeed {
 impl Placeholders {
     /// The group got another GPU than its own: one more placeholder occupies that GPU in the next try.
     pub(crate) fn add_blocker(&self, key: &GpuGroupKey) {
-        let mut groups = self.lock();
+        let mut groups = self.groups.lock();
         let need = groups.entry(key.clone()).or_default();
         if need.cooldown_until.is_none_or(|until| until <= Instant::now()) {
             need.count = (need.count + 1).min(PLACEHOLDERS_MAX);
@@ -59,21 +59,21 @@ impl Placeholders {
 
     /// Reduces the group's placeholders to `count`.
     pub(crate) fn limit(&self, key: &GpuGroupKey, count: u32) {
-        if let Some(need) = self.lock().get_mut(key) {
+        if let Some(need) = self.groups.lock().get_mut(key) {
             need.count = need.count.min(count);
         }
     }
 
     /// Whether the group is in its cooldown: another pod has its GPU.
     pub(crate) fn in_cooldown(&self, key: &GpuGroupKey) -> bool {
-        let until = self.lock().get(key).and_then(|need| need.cooldown_until);
+        let until = self.groups.lock().get(key).and_then(|need| need.cooldown_until);
         until.is_some_and(|until| until > Instant::now())
     }
 
     /// Ends the cooldown of all groups of the node, because a pod with whole GPUs has left it: its GPU may be a group's own. Returns the
     /// groups.
     pub(crate) fn end_cooldown(&self, node: &str) -> Vec<GpuGroupKey> {
-        let mut groups = self.lock();
+        let mut groups = self.groups.lock();
         let of_node = groups.iter_mut().filter(|(key, _)| *key.node == *node);
         of_node
             .filter_map(|(key, need)| need.cooldown_until.take().map(|_| key.clone()))
@@ -82,13 +82,13 @@ impl Placeholders {
 
     /// The placeholders that the group needs. Each has a group key of its own.
     pub(crate) fn needed_for(&self, key: &GpuGroupKey) -> Vec<GpuGroupKey> {
-        let count = self.lock().get(key).map_or(0, |need| need.count);
+        let count = self.groups.lock().get(key).map_or(0, |need| need.count);
         (0..count).map(|number| placeholder(key, number)).collect()
     }
 
     /// Whether the key is a placeholder that a group needs.
     pub(crate) fn is_needed(&self, key: &GpuGroupKey) -> bool {
-        let groups = self.lock();
+        let groups = self.groups.lock();
         groups
             .iter()
             .any(|(group, need)| (0..need.count).any(|number| placeholder(group, number) == *key))
@@ -97,7 +97,7 @@ impl Placeholders {
     /// Starts the cooldown of a group with placeholders, because the node did not give its GPU back. Returns the placeholders to delete.
     pub(crate) fn start_cooldown(&self, key: &GpuGroupKey) -> Vec<GpuGroupKey> {
         let present = self.needed_for(key);
-        if let Some(need) = self.lock().get_mut(key).filter(|need| need.count > 0) {
+        if let Some(need) = self.groups.lock().get_mut(key).filter(|need| need.count > 0) {
             *need = PlaceholderNeed::cooling_down();
         }
         present
@@ -105,14 +105,10 @@ impl Placeholders {
 
     /// The group has its GPU, or no members. Returns all placeholders that may exist.
     pub(crate) fn clear(&self, key: &GpuGroupKey) -> Vec<GpuGroupKey> {
-        match self.lock().remove(key) {
+        match self.groups.lock().remove(key) {
             Some(_) => (0..PLACEHOLDERS_MAX).map(|number| placeholder(key, number)).collect(),
             None => Vec::new(),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<GpuGroupKey, PlaceholderNeed>> {
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

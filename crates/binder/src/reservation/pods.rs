@@ -1,11 +1,11 @@
 //! Creates and deletes reservation pods.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kai_api::{Object, Pod};
 use kai_cluster::{Deletion, Target};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -29,21 +29,17 @@ pub(crate) struct FullNodes {
 
 impl FullNodes {
     fn record(&self, node: &str) {
-        let mut until = self.lock();
+        let mut until = self.until.lock();
         until.retain(|_, until| *until > Instant::now());
         until.insert(node.into(), Instant::now() + FULL_FOR);
     }
 
     /// What a reservation pod on this node should request.
     pub(crate) fn requests_for(&self, node: &str) -> PodRequests {
-        match self.lock().get(node) {
+        match self.until.lock().get(node) {
             Some(until) if *until > Instant::now() => PodRequests::GpuOnly,
             Some(_) | None => PodRequests::Full,
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Box<str>, Instant>> {
-        self.until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kai_api::ObjectKey;
-use kai_cluster::{Client, Clock, Context, EventRecorder, Health, Informers, WorkQueue};
+use kai_cluster::{Client, Clock, Context, EventRecorder, Health, Informers, RoleFuture, WorkQueue};
 use tokio::time::Instant;
 
 use crate::bind::progress::Progress;
@@ -70,7 +70,11 @@ impl Binder {
 }
 
 /// Carries out BindRequests until the future is dropped. The next binder continues unfinished binds.
-pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
+pub fn run(context: Context, settings: Settings) -> RoleFuture<'static, Error> {
+    Box::pin(carry_out_requests(context, settings))
+}
+
+async fn carry_out_requests(context: Context, settings: Settings) -> Result<Infallible, Error> {
     context.health.announce(HEALTH_COMPONENT, SILENCE_MAX);
     let workers_max = settings.workers_max;
     let binder = Arc::new(Binder::new(context, settings));

@@ -4,11 +4,12 @@
 #![allow(dead_code, clippy::unwrap_used)] // Each test file uses its part; this is a test although it is no test function.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kai_cluster::{Client, Clock, Context};
 use kai_embedded::server::{DeleteOptions, Options, Patch, Selector, Server, StoreHandle};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -90,7 +91,7 @@ impl TestCluster {
     /// Creates a node with the node agent and GPUs of 10,000 MiB.
     pub(crate) fn node(&self, name: &str, gpus: usize) {
         let names = (0..gpus).map(|at| format!("GPU-{name}-{at}")).collect();
-        self.kubelets.lock().unwrap().gpus.insert(name.to_owned(), names);
+        self.kubelets.lock().gpus.insert(name.to_owned(), names);
         let labels = json!({
             "kai.scheduler/platform": "nvml", "nvidia.com/gpu.memory": "10000", "nvidia.com/gpu.count": gpus.to_string(),
         });
@@ -258,7 +259,7 @@ impl TestCluster {
     }
 
     pub(crate) fn assert_no_violations(&self) {
-        let violations = &self.kubelets.lock().unwrap().violations;
+        let violations = &self.kubelets.lock().violations;
         assert!(violations.is_empty(), "{violations:?}");
     }
 }
@@ -290,7 +291,7 @@ async fn live(store: StoreHandle, kubelets: Arc<Mutex<Kubelets>>) {
     loop {
         let pods = all(&store, "pods");
         {
-            let mut kubelets = kubelets.lock().unwrap();
+            let mut kubelets = kubelets.lock();
             pods.iter().for_each(|pod| kubelets.tend(&store, pod));
             let uids: BTreeSet<&str> = pods.iter().filter_map(|pod| pod["metadata"]["uid"].as_str()).collect();
             kubelets.held.retain(|uid, _| uids.contains(uid.as_str()));

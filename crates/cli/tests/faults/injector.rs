@@ -2,10 +2,10 @@
 //! so that a plan with fewer steps keeps most of its faults.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Mutex;
 use std::time::Duration;
 
 use kai_embedded::server::{Fault, Faults, RequestInfo, WatchFault};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::random::{SeededRandom, mix};
@@ -123,7 +123,7 @@ impl FaultInjector {
 
     /// Stops all faults but the policy against some bindings.
     pub(crate) fn stop(&self) {
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state.lock();
         state.rates = Rates::NONE;
         state.outage = false;
         state.revoked.clear();
@@ -131,12 +131,12 @@ impl FaultInjector {
 
     /// Removes the policy against some bindings.
     pub(crate) fn lift_policy(&self) {
-        self.state.lock().unwrap().refusing = false;
+        self.state.lock().refusing = false;
     }
 
     /// Revokes or restores the token of an account.
     pub(crate) fn set_revoked(&self, account: &'static str, revoked: bool) {
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state.lock();
         match revoked {
             true => state.revoked.insert(account),
             false => state.revoked.remove(account),
@@ -145,43 +145,43 @@ impl FaultInjector {
 
     /// Counts a fault.
     pub(crate) fn count(&self, kind: &'static str) {
-        self.state.lock().unwrap().count(kind);
+        self.state.lock().count(kind);
     }
 
     /// Adds a text to the digest.
     pub(crate) fn note(&self, bytes: &[u8]) {
-        self.state.lock().unwrap().note(bytes);
+        self.state.lock().note(bytes);
     }
 
     pub(crate) fn set_outage(&self, outage: bool) {
-        self.state.lock().unwrap().outage = outage;
+        self.state.lock().outage = outage;
     }
 
     /// Adds a line to the log of the run.
     pub(crate) fn log(&self, line: impl FnOnce() -> String) {
-        self.state.lock().unwrap().log(line);
+        self.state.lock().log(line);
     }
 
     pub(crate) fn take_story(&self) -> Vec<String> {
-        self.state.lock().unwrap().told.take().unwrap_or_default()
+        self.state.lock().told.take().unwrap_or_default()
     }
 
     /// Injected faults by kind.
     pub(crate) fn struck(&self) -> BTreeMap<&'static str, u64> {
-        self.state.lock().unwrap().struck.clone()
+        self.state.lock().struck.clone()
     }
 
     pub(crate) fn requests(&self) -> u64 {
-        self.state.lock().unwrap().requests
+        self.state.lock().requests
     }
 
     pub(crate) fn fingerprint(&self) -> u64 {
-        self.state.lock().unwrap().fingerprint
+        self.state.lock().fingerprint
     }
 
     /// Whether the roles asked to delete this pod.
     pub(crate) fn was_deleted_by_roles(&self, pod: &str) -> bool {
-        self.state.lock().unwrap().deleted.contains(pod)
+        self.state.lock().deleted.contains(pod)
     }
 }
 
@@ -243,7 +243,7 @@ fn account(request: &RequestInfo) -> Option<&str> {
 
 impl Faults for FaultInjector {
     fn request(&self, request: &RequestInfo) -> Fault {
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state.lock();
         state.note_call(request);
         let Some(account) = account(request) else {
             return Fault::Pass;
@@ -287,7 +287,7 @@ impl Faults for FaultInjector {
     }
 
     fn watch(&self, watch: &RequestInfo, _: u64) -> WatchFault {
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state.lock();
         state.note_call(watch);
         let Some(account) = account(watch) else {
             return WatchFault::Pass;

@@ -1,13 +1,14 @@
 //! kai's roles as processes: one for all roles, or one for each role with its own account. A process that ends is restarted, as a
 //! kubelet does. The end of a process counts as a failure unless its token was revoked.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kai_cli::embedded;
 use kai_cli::roles::RoleSettings;
 use kai_cluster::{Client, Clock, Context};
 use kai_embedded::server::Server;
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use crate::injector::{ACCOUNTS, FaultInjector};
@@ -147,7 +148,7 @@ impl Processes {
 
     /// Errors of processes that ended unexpectedly.
     pub(crate) fn ended(&self) -> Vec<String> {
-        self.ended.lock().unwrap().clone()
+        self.ended.lock().clone()
     }
 
     fn at(&self, pick: u64) -> usize {
@@ -166,7 +167,7 @@ impl Processes {
                 injector.log(|| format!("  process {name} ends: {error:#}"));
                 let rejected = error.downcast_ref::<kai_scheduler::Error>();
                 if !matches!(rejected, Some(kai_scheduler::Error::Unauthorized(_))) {
-                    ended.lock().unwrap().push(format!("process {name} ended: {error:#}"));
+                    ended.lock().push(format!("process {name} ended: {error:#}"));
                 }
                 tokio::time::sleep(RESTART_PAUSE).await;
             }

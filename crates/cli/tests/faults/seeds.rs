@@ -1,9 +1,10 @@
 //! Runs of many seeds.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
+
+use parking_lot::Mutex;
 
 use crate::fault_run::{RunSummary, run_plan};
 use crate::plan::Plan;
@@ -76,14 +77,14 @@ fn many(first: u64, count: u64) {
                         return;
                     }
                     match run_plan(&Plan::drawn(seed), false) {
-                        Ok(one) => told.lock().unwrap().push(one),
-                        Err(problem) => failed.lock().unwrap().push((seed, problem)),
+                        Ok(one) => told.lock().push(one),
+                        Err(problem) => failed.lock().push((seed, problem)),
                     }
                 }
             });
         }
     });
-    let (told, mut failed) = (told.into_inner().unwrap(), failed.into_inner().unwrap());
+    let (told, mut failed) = (told.into_inner(), failed.into_inner());
     let sum = |of: fn(&RunSummary) -> u64| told.iter().map(of).sum::<u64>();
     let mut faults: BTreeMap<&str, u64> = BTreeMap::new();
     for (kind, times) in told.iter().flat_map(|one| &one.faults) {

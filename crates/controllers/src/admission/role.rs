@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use axum_server::Handle;
 use axum_server::tls_rustls::RustlsConfig;
+use futures_util::future::BoxFuture;
 use jiff::Timestamp;
-use kai_cluster::Context;
+use kai_cluster::{Context, RoleFuture};
 use prometheus_client::metrics::gauge::Gauge;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
@@ -44,7 +45,11 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
 }
 
 /// Serves on this socket until dropped.
-pub async fn serve(context: Context, settings: Settings, listener: TcpListener) -> Result<Infallible, Error> {
+pub fn serve(context: Context, settings: Settings, listener: TcpListener) -> RoleFuture<'static, Error> {
+    Box::pin(serve_webhooks(context, settings, listener))
+}
+
+async fn serve_webhooks(context: Context, settings: Settings, listener: TcpListener) -> Result<Infallible, Error> {
     context.health.announce(NAME, HEARTBEAT_MAX);
     let state = State::of(settings.clone(), &context);
     let expiry: Gauge<f64, AtomicU64> = Gauge::default();
@@ -81,7 +86,11 @@ pub async fn serve(context: Context, settings: Settings, listener: TcpListener) 
 }
 
 /// Keeps webhooks and policies registered until dropped. For a webhook server in the API server's own process, which needs no TLS.
-pub async fn register(context: Context, settings: Settings) -> Infallible {
+pub fn register(context: Context, settings: Settings) -> BoxFuture<'static, Infallible> {
+    Box::pin(keep_registered(context, settings))
+}
+
+async fn keep_registered(context: Context, settings: Settings) -> Infallible {
     loop {
         let now = context.clock.now();
         let ca = CaSource::Fixed(String::new());

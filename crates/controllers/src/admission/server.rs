@@ -203,10 +203,10 @@ fn answer(webhook: Webhook, state: &State, body: &[u8]) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::Duration;
 
+    use parking_lot::Mutex;
     use serde_json::json;
 
     use super::*;
@@ -227,7 +227,7 @@ mod tests {
         let (go, wait): (Sender<()>, Receiver<()>) = channel();
         let wait = Mutex::new(wait);
         // The runtime has one thread: if the large review blocked it, this wait would time out.
-        let state = state(move |_| wait.lock().unwrap().recv_timeout(Duration::from_secs(10)).is_ok());
+        let state = state(move |_| wait.lock().recv_timeout(Duration::from_secs(10)).is_ok());
         let large = tokio::spawn(handle(Webhook::MutatePod, state.clone(), body(SMALL_BYTES_MAX)));
         tokio::task::yield_now().await;
         let small = handle(Webhook::ValidateQueue, state, body(0)).await;

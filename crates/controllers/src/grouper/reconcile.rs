@@ -1,10 +1,11 @@
 //! The reconciler of the grouper: reads the objects that the grouping rules need, writes the pod group and the pod.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use kai_api::{ConfigMap, Object, ObjectKey, ObjectReference, Pod, PodGroup, keys};
 use kai_cluster::{Client, Context, EventRecorder, Informers, ObjectEvent, Part, Patch, Severity, Target, WorkResult};
+use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::desired_pod_group::DesiredPodGroup;
@@ -74,7 +75,7 @@ impl Grouper {
 
     /// Whether a changed pod has to be reconciled.
     pub(super) fn has_work(&self, key: &ObjectKey, pod: Option<&Pod>) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Some(pod) = pod else {
             state.grouped.remove(key);
             return false;
@@ -109,7 +110,7 @@ impl Grouper {
         };
         let text = found.as_ref().and_then(|map| map["data"][TYPES_KEY].as_str());
         match text.map(KindDefaults::parse) {
-            Some(Ok(defaults)) => self.lock().kind_defaults = Some(defaults),
+            Some(Ok(defaults)) => self.state.lock().kind_defaults = Some(defaults),
             Some(Err(error)) => {
                 tracing::warn!(%error, "ConfigMap {namespace}/{name}: data.{TYPES_KEY}: it is no list of kinds; write a JSON list of objects with typeName, group, priorityName and preemptibility");
             }
@@ -171,7 +172,7 @@ impl Grouper {
     }
 
     fn remember(&self, key: &ObjectKey, grouped: GroupedPod) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.grouped.insert(key.clone(), grouped);
         // The pod may have been deleted meanwhile, and the informer reports the deletion once only.
         if self.informers.pods().get(key).is_none() {
@@ -229,7 +230,7 @@ impl Grouper {
             return Ok(None);
         }
         let options = GroupingOptions {
-            kind_defaults: self.lock().kind_defaults.clone().unwrap_or_default(),
+            kind_defaults: self.state.lock().kind_defaults.clone().unwrap_or_default(),
             ..self.settings.options.clone()
         };
         let mut objects: Objects = BTreeMap::new();
@@ -301,7 +302,7 @@ impl Grouper {
     async fn report_ignored_value(&self, namespace: &str, ignored: &IgnoredValue) {
         let text = ignored.problem.to_string();
         let is_new = {
-            let reported = &mut self.lock().reported;
+            let reported = &mut self.state.lock().reported;
             if reported.len() >= REPORTED_MAX {
                 reported.clear();
             }
@@ -328,9 +329,5 @@ impl Grouper {
             annotations: Vec::new(),
         };
         self.events.record(note).await;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

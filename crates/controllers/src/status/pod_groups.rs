@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kai_api::crd::{PodCounts, ResourcesStatus};
 use kai_api::{Backoff, Node, ObjectKey, Pod, PodGroup, PriorityClasses, keys};
 use kai_cluster::{Client, Context, Informers, Part, Patch, Target, WorkQueue, WorkResult};
 use kai_engine::model::GpuRequest;
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -136,7 +137,7 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
         loop {
             for (key, pod) in pods.take() {
                 let group = pod.and_then(|pod| controller.group_of(&pod));
-                let changed = controller.lock().record(&key, group);
+                let changed = controller.members.lock().record(&key, group);
                 changed.into_iter().for_each(|group| queue.add_after(group, COALESCE));
             }
             for (key, group) in groups.take() {
@@ -178,7 +179,7 @@ impl Controller {
         let Some(group) = self.informers.pod_groups().get(key) else {
             return WorkResult::Done;
         };
-        let members = self.lock().of(key);
+        let members = self.members.lock().of(key);
         let pods: Vec<Arc<Pod>> = members
             .iter()
             .filter_map(|key| self.informers.pods().get(key))
@@ -211,10 +212,6 @@ impl Controller {
                 WorkResult::Retry
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, GroupMembers> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,11 +1,12 @@
 //! The metrics of queues: quota and allocation. Series of deleted queues are removed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use kai_api::{Queue, keys};
 use kai_cluster::Metrics;
+use parking_lot::Mutex;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
@@ -104,7 +105,7 @@ impl QueueMetrics {
             set(&self.allocated_memory_bytes, units(keys::RESOURCE_MEMORY));
             present.insert(labels);
         }
-        let mut exported = self.exported.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut exported = self.exported.lock();
         for gone in exported.difference(&present) {
             for (_, _, gauges) in self.gauges() {
                 gauges.remove(gone);

@@ -1,9 +1,10 @@
 //! Checks the invariants after every change.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use kai_cluster::{Context, Informers};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
@@ -48,7 +49,7 @@ impl Watcher {
 
     /// Violations so far, each once.
     pub fn found(&self) -> Vec<Violation> {
-        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = self.found.lock();
         found.iter().cloned().collect()
     }
 
@@ -58,7 +59,7 @@ impl Watcher {
         let snapshot = Snapshot::of(&self.informers, self.kubelets.reservation_pods());
         all.extend(snapshot.violations_when_settled());
         let state = State::of(&snapshot);
-        let mut assignments = self.assignments.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut assignments = self.assignments.lock();
         assignments.update(self.kubelets.pod_gpus(), &state);
         let mut found = Vec::new();
         assignments.check(&state, &mut found);
@@ -106,10 +107,10 @@ async fn check(
         }
         let mut violations = state.violations();
         {
-            let mut assignments = assignments.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut assignments = assignments.lock();
             assignments.update(kubelets.pod_gpus(), &state);
             assignments.check(&state, &mut violations);
         }
-        found.lock().unwrap_or_else(PoisonError::into_inner).extend(violations);
+        found.lock().extend(violations);
     }
 }

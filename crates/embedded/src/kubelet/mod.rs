@@ -18,11 +18,13 @@ mod pod_lifecycle;
 mod pod_status;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use kai_api::{Backoff, Object, ObjectKey, PodIdentity, ReservationPods};
 use kai_cluster::{Context, Deletion, EventRecorder, Part, Patch, Target, WorkQueue, WorkResult};
+use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -266,7 +268,12 @@ impl Kubelets {
     }
 
     /// Runs the pods of all nodes until dropped.
-    pub async fn run(&self) {
+    pub fn run(&self) -> BoxFuture<'_, ()> {
+        // Boxed, so that this crate compiles it, and not every crate that awaits it.
+        Box::pin(self.run_pods())
+    }
+
+    async fn run_pods(&self) {
         let pods = self.inner.context.informers.pods().subscribe(&Arc::default());
         let queue = self.inner.queue.clone();
         let watch = async {
@@ -305,6 +312,6 @@ impl Kubelets {
 
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }

@@ -1,10 +1,11 @@
 //! CEL expressions over JSON values. A cache keeps the compiled programs. Expressions read the given variables only.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use cel::extractors::This;
 use cel::{Context, Program};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 /// Programs in the cache. A full cache is cleared: a cluster has few expressions, and compiling one is cheap.
@@ -61,16 +62,12 @@ fn authorizer(context: &mut Context<'_, '_>) -> Result<(), cel::DeclarationError
 fn compiled(text: &str) -> Result<Arc<Program>, String> {
     static PROGRAMS: OnceLock<Mutex<HashMap<String, Arc<Program>>>> = OnceLock::new();
     let programs = PROGRAMS.get_or_init(Mutex::default);
-    let known = programs
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .get(text)
-        .cloned();
+    let known = programs.lock().get(text).cloned();
     if let Some(program) = known {
         return Ok(program);
     }
     let program = Arc::new(Program::compile(text).map_err(|e| e.to_string())?);
-    let mut programs = programs.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut programs = programs.lock();
     if programs.len() >= PROGRAMS_MAX {
         programs.clear();
     }

@@ -35,7 +35,7 @@ mod types;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 
 pub use admission::Backend;
 pub use clock::Clock;
@@ -52,6 +52,7 @@ pub use types::check::{WrongType, wrong_type};
 
 pub(crate) use rules::names::{check_label_key, check_label_value};
 
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use store::Store;
 
 /// Changes kept per resource. Enough for 500 nodes and 4,000 pods to start while a watcher reconnects.
@@ -143,18 +144,18 @@ impl Server {
 
     /// Replaces the fault policy.
     pub fn set_faults(&self, faults: Arc<dyn Faults>) {
-        *self.shared.faults.write().unwrap_or_else(PoisonError::into_inner) = faults;
+        *self.shared.faults.write() = faults;
     }
 
     /// Sends the calls of webhooks that name this Service to this backend.
     pub fn route_service(&self, namespace: &str, name: &str, backend: Backend) {
-        let mut backends = self.shared.backends.write().unwrap_or_else(PoisonError::into_inner);
+        let mut backends = self.shared.backends.write();
         backends.insert((namespace.to_owned(), name.to_owned()), backend);
     }
 
     /// Removes the backend of this Service; calls of its webhooks then fail.
     pub fn unroute_service(&self, namespace: &str, name: &str) {
-        let mut backends = self.shared.backends.write().unwrap_or_else(PoisonError::into_inner);
+        let mut backends = self.shared.backends.write();
         backends.remove(&(namespace.to_owned(), name.to_owned()));
     }
 
@@ -164,21 +165,17 @@ impl Server {
     }
 
     fn faults(&self) -> Arc<dyn Faults> {
-        self.shared
-            .faults
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.shared.faults.read().clone()
     }
 
     fn backend(&self, namespace: &str, name: &str) -> Option<Backend> {
-        let backends = self.shared.backends.read().unwrap_or_else(PoisonError::into_inner);
+        let backends = self.shared.backends.read();
         backends.get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
-    /// Ignores poisoning: a panic of one caller must not hide its message behind panics of all others.
+    /// The store, locked. The lock is never poisoned, so that a panic of one caller does not cause panics of all others.
     fn lock(&self) -> MutexGuard<'_, Store> {
-        self.shared.store.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.store.lock()
     }
 }
 

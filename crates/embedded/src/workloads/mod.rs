@@ -22,11 +22,13 @@ mod revisions;
 mod stateful_set;
 mod volumes;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use kai_api::{Backoff, Object, ObjectKey};
 use kai_cluster::{Context, EventRecorder, Informer, Selection, Subscription, WorkQueue, WorkResult};
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
@@ -125,7 +127,12 @@ impl Workloads {
     }
 
     /// Runs the controllers until dropped.
-    pub async fn run(&self) {
+    pub fn run(&self) -> BoxFuture<'_, ()> {
+        // Boxed, so that this crate compiles it, and not every crate that awaits it.
+        Box::pin(self.reconcile_workloads())
+    }
+
+    async fn reconcile_workloads(&self) {
         let shared = Arc::clone(&self.inner);
         let work = self.inner.queue.run(WORKERS_MAX, move |(kind, key)| {
             let inner = Arc::clone(&shared);
@@ -213,7 +220,7 @@ impl Inner {
             std::borrow::Cow::Owned(_) => return,
         };
         let place = (plural, key.clone());
-        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut owners = self.owners.lock();
         let owner = match owned {
             Some(owned) => {
                 let references = &owned.metadata().owner_references;

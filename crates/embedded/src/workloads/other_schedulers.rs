@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use kai_api::ObjectReference;
 use kai_cluster::{Context, EventRecorder, ObjectEvent, Severity};
 
@@ -25,7 +26,12 @@ impl OtherSchedulers {
     }
 
     /// Runs until dropped.
-    pub async fn run(&self) {
+    pub fn run(&self) -> BoxFuture<'_, ()> {
+        // Boxed, so that this crate compiles it, and not every crate that awaits it.
+        Box::pin(self.report_unschedulable())
+    }
+
+    async fn report_unschedulable(&self) {
         let pods = self.context.informers.pods().subscribe(&Arc::default());
         let mut reported = rustc_hash::FxHashSet::default();
         loop {

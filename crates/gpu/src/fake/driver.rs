@@ -1,8 +1,9 @@
 //! [`Driver`] over the fake [`Machine`]: answers like a real driver, without hardware. [`FakeDriver::start`] refuses to start beside a real
 //! driver; tests and simulated nodes use [`FakeDriver::new`].
 
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 use super::{Control, GpuState, LibraryFault, Machine, Settings};
 use crate::platform::detect;
@@ -56,7 +57,7 @@ impl FakeDriver {
     /// Sets faults and loads from code, and wakes a thread that waits for events.
     pub fn change(&self, change: impl FnOnce(&mut Control)) {
         self.machine.change(change);
-        let _cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
+        let _cursor = self.cursor.lock();
         self.changed.notify_all();
     }
 
@@ -201,15 +202,14 @@ impl Driver for FakeDriver {
     fn wait_events(&self, timeout: Duration) -> Result<Vec<HealthEvent>, GpuError> {
         let deadline = Instant::now() + timeout;
         let slice = if self.machine.has_control_file() { POLL } else { timeout };
-        let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cursor = self.cursor.lock();
         loop {
             let events = self.due_events(&mut cursor);
             let left = deadline.saturating_duration_since(Instant::now());
             if !events.is_empty() || left.is_zero() {
                 return Ok(events);
             }
-            let waited = self.changed.wait_timeout(cursor, left.min(slice));
-            cursor = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut cursor, left.min(slice));
         }
     }
 }

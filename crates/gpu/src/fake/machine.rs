@@ -1,7 +1,9 @@
 //! The fake machine: devices made from settings, and the present control value. The fake driver translates it to our model, the fake
 //! library to NVML's C structs.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::control::ControlFile;
 use super::settings::GPUS_PER_MACHINE_MAX;
@@ -97,7 +99,7 @@ impl Machine {
 
     /// The present control value.
     pub fn control(&self) -> Arc<Control> {
-        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut live = self.live.lock();
         let file = live.file.as_mut();
         if let Some(control) = file.and_then(|file| file.poll(|name| has_gpu(&self.gpus, name))) {
             live.control = Arc::new(control);
@@ -107,7 +109,7 @@ impl Machine {
 
     /// Reads the control file, if there is one; an error if it is missing or can't be used.
     pub(crate) fn read_control_file(&self) -> Result<(), GpuError> {
-        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut live = self.live.lock();
         if let Some(file) = &mut live.file {
             live.control = Arc::new(file.read(|name| has_gpu(&self.gpus, name))?);
         }
@@ -116,13 +118,13 @@ impl Machine {
 
     /// Changes the control value from code. The next change of a control file overrides it.
     pub fn change(&self, change: impl FnOnce(&mut Control)) {
-        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut live = self.live.lock();
         change(Arc::make_mut(&mut live.control));
     }
 
     /// Whether a control file is watched.
     pub fn has_control_file(&self) -> bool {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner).file.is_some()
+        self.live.lock().file.is_some()
     }
 }
 

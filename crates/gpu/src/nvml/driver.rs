@@ -2,11 +2,12 @@
 //! that stops answering stays in the inventory with its last known facts.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nvml_wrapper::Device as NvmlDevice;
 use nvml_wrapper::error::NvmlError;
+use parking_lot::Mutex;
 
 use super::device::{probe, query_device, sample};
 use super::errors::{gpu_error, is_driver_gone, is_refusal};
@@ -83,8 +84,8 @@ impl NvmlDriver {
             ..self.shared.detection.clone()
         };
         let driver = Self::new(options, detection);
-        let taken = std::mem::take(&mut *self.shared.lock());
-        *driver.shared.lock() = taken;
+        let taken = std::mem::take(&mut *self.shared.state.lock());
+        *driver.shared.state.lock() = taken;
         driver
     }
 
@@ -95,18 +96,14 @@ impl NvmlDriver {
 }
 
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The open library; opens it if needed. Opening has its own lock, so that the state's lock is never held during a library call.
     pub(super) fn library(&self) -> Result<Arc<Library>, GpuError> {
-        let _only_one = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(library) = &self.lock().library {
+        let _only_one = self.opening.lock();
+        if let Some(library) = &self.state.lock().library {
             return Ok(Arc::clone(library));
         }
         let library = Arc::new(self.capturing_stderr(|| Library::open(&self.options, &self.platform))?);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.library = Some(Arc::clone(&library));
         state.peers = None;
         Ok(library)
@@ -116,11 +113,11 @@ impl Shared {
     /// Tegra, whose libraries print, and no longer after `QUIET_CALLS_MAX` calls without output. Never nested, and never around a call that
     /// waits.
     pub(super) fn capturing_stderr<T>(&self, calls: impl FnOnce() -> T) -> T {
-        if self.platform.kind != PlatformKind::Tegra || self.lock().quiet_calls >= QUIET_CALLS_MAX {
+        if self.platform.kind != PlatformKind::Tegra || self.state.lock().quiet_calls >= QUIET_CALLS_MAX {
             return calls();
         }
         let (result, lines) = stderr_capture::capture(calls);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.quiet_calls = if lines.is_empty() { state.quiet_calls + 1 } else { 0 };
         let room = STDERR_LINES_MAX.saturating_sub(state.stderr_lines.len());
         state.stderr_lines.extend(lines.into_iter().take(room));
@@ -128,7 +125,8 @@ impl Shared {
     }
 
     fn stderr_notes(&self) -> Vec<String> {
-        self.lock()
+        self.state
+            .lock()
             .stderr_lines
             .iter()
             .map(|line| format!("the driver library printed: {line}"))
@@ -137,7 +135,7 @@ impl Shared {
 
     /// Closes the library, so that the next call opens it again: after a driver upgrade it is a new file.
     pub(super) fn close_library(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.library = None;
         state.peers = None;
         state.quiet_calls = 0;
@@ -146,8 +144,9 @@ impl Shared {
     /// Closes the library unless another thread has opened a new one meanwhile. NVML drops its cached state only when its last user closes
     /// it, so the lock keeps other threads from opening it in between.
     pub(super) fn close_if_current(&self, library: Arc<Library>) {
-        let _only_one = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        let _only_one = self.opening.lock();
         let current = self
+            .state
             .lock()
             .library
             .as_ref()
@@ -182,7 +181,7 @@ impl Shared {
         let count = nvml
             .device_count()
             .map_err(|error| self.failed("counting the GPUs", error))?;
-        let before = self.lock().known.clone();
+        let before = self.state.lock().known.clone();
         let mut notes = library.notes.clone();
         let mut devices = Vec::with_capacity(count as usize);
         let mut handles = Vec::with_capacity(count as usize);
@@ -216,7 +215,7 @@ impl Shared {
         if handles.len() == devices.len() {
             self.add_peers(library, &mut devices, &handles);
         }
-        self.lock().known = devices.clone();
+        self.state.lock().known = devices.clone();
         Ok(Inventory {
             platform: self.platform.clone(),
             driver_version: nvml
@@ -234,6 +233,7 @@ impl Shared {
     fn add_peers(&self, library: &Library, devices: &mut [Device], handles: &[NvmlDevice<'_>]) {
         let uuids: Vec<String> = devices.iter().map(|device| device.uuid.clone()).collect();
         let cached = self
+            .state
             .lock()
             .peers
             .clone()
@@ -250,7 +250,7 @@ impl Shared {
             };
             let places: Vec<GpuLocation<'_, '_>> = devices.iter().zip(handles).map(place).collect();
             let found = peers(&library.nvml, &places);
-            self.lock().peers = Some((uuids, found.clone()));
+            self.state.lock().peers = Some((uuids, found.clone()));
             found
         });
         for (device, peers) in devices.iter_mut().zip(found) {
@@ -281,7 +281,7 @@ impl Shared {
 
     /// The devices as last listed; lists them if that has not happened yet.
     pub(super) fn known(&self) -> Result<Vec<Device>, GpuError> {
-        let known = self.lock().known.clone();
+        let known = self.state.lock().known.clone();
         if known.is_empty() {
             Ok(self.inventory()?.devices)
         } else {
@@ -350,7 +350,7 @@ impl Driver for NvmlDriver {
     }
 
     fn wait_events(&self, timeout: Duration) -> Result<Vec<HealthEvent>, GpuError> {
-        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watch = self.watch.lock();
         let watch = watch.get_or_insert_with(|| EventWatcher::start(Arc::clone(&self.shared)));
         Ok(watch.wait(timeout))
     }

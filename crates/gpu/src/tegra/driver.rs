@@ -1,8 +1,9 @@
 //! [`Driver`] for Tegra systems: the integrated GPU from files and NVML, and the discrete GPUs from NVML. If NVML fails, the discrete GPUs
 //! and some facts are missing, never the integrated GPU.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::{igpu, sysfs};
 use crate::nvml::NvmlDriver;
@@ -127,7 +128,7 @@ impl TegraDriver {
 
     /// Reports the integrated GPU under the UUID that was reported first, also before a restart.
     fn keep_identity(&self, inventory: &mut Inventory) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         let listed = inventory
             .devices
             .iter_mut()
@@ -147,7 +148,7 @@ impl TegraDriver {
 
     fn check_nodes(&self) -> Option<HealthEvent> {
         let visible = !igpu::visible_nodes(&self.options.roots, &self.facts()).is_empty();
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         known.had_nodes |= visible;
         let answers = visible || !known.had_nodes;
         let changed = answers != std::mem::replace(&mut known.answers, answers);
@@ -163,7 +164,7 @@ impl TegraDriver {
 
     /// The event with the UUID under which the device is reported.
     fn with_reported_uuid(&self, event: HealthEvent) -> HealthEvent {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.lock();
         match &known.igpu {
             Some(igpu) if event.uuid.is_some() && event.uuid == known.nvml_uuid => HealthEvent {
                 uuid: Some(igpu.clone()),
@@ -230,7 +231,7 @@ impl Driver for TegraDriver {
     }
 
     fn probe(&self, uuid: &str) -> Result<(), GpuError> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.lock();
         let is_ours = known.igpu.as_deref() == Some(uuid);
         let own = known.nvml_uuid.clone().filter(|_| is_ours);
         let nvml_uuid = own.unwrap_or_else(|| uuid.to_owned());

@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
 use super::args::Pace;
@@ -56,7 +57,7 @@ impl DriverVolumeUses {
 
     /// Records that these device ids were allocated with the current volume.
     pub fn allocated(&self, device_ids: &[String]) {
-        let mut uses = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut uses = self.inner.lock();
         let Some(current) = uses.current.clone() else { return };
         for id in device_ids {
             uses.by_device.insert(id.clone(), current.clone());
@@ -66,13 +67,13 @@ impl DriverVolumeUses {
     }
 
     fn set_current(&self, name: Option<String>) {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner).current = name;
+        self.inner.lock().current = name;
     }
 
     /// The volumes that are still needed, given the device ids that the kubelet lists. Forgets ids that it listed before and no longer
     /// does.
     fn needed(&self, listed: &BTreeSet<String>) -> BTreeSet<String> {
-        let mut uses = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut uses = self.inner.lock();
         let Uses {
             by_device, unlisted, ..
         } = &mut *uses;

@@ -1,7 +1,7 @@
 //! A Kubernetes API server with one node and some pods. It stores applied objects, and tests can make it fail.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -9,6 +9,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch, post};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{broadcast, watch};
 use tokio_stream::StreamExt;
@@ -106,7 +107,7 @@ impl Api {
     }
 
     fn next(&self) -> String {
-        let mut serial = self.serial.lock().unwrap();
+        let mut serial = self.serial.lock();
         *serial += 1;
         serial.to_string()
     }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use kai_node::allocator::socket;
 use kai_node::kubelet::deviceplugin::device_plugin_client::DevicePluginClient;
@@ -14,6 +14,7 @@ use kai_node::kubelet::podresources::pod_resources_lister_server::{PodResourcesL
 use kai_node::kubelet::podresources::{
     ContainerDevices, ContainerResources, ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
 };
+use parking_lot::Mutex;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
@@ -78,20 +79,20 @@ impl Kubelet {
     /// Ends like a killed process: streams break, the socket file stays.
     pub async fn stop(self) {
         self.server.abort();
-        let mut streams = std::mem::take(&mut *self.shared.streams.lock().unwrap());
+        let mut streams = std::mem::take(&mut *self.shared.streams.lock());
         streams.shutdown().await;
-        self.shared.endpoints.lock().unwrap().clear();
+        self.shared.endpoints.lock().clear();
     }
 
     /// Drops all streams without restarting.
     pub async fn drop_streams(&self) {
-        let mut streams = std::mem::take(&mut *self.shared.streams.lock().unwrap());
+        let mut streams = std::mem::take(&mut *self.shared.streams.lock());
         streams.shutdown().await;
-        self.shared.connected.lock().unwrap().clear();
+        self.shared.connected.lock().clear();
     }
 
     fn client(&self, resource: &str) -> DevicePluginClient<Channel> {
-        let endpoints = self.shared.endpoints.lock().unwrap();
+        let endpoints = self.shared.endpoints.lock();
         DevicePluginClient::new(endpoints.get(resource).expect("a registered resource").1.clone())
     }
 
@@ -133,7 +134,6 @@ impl Kubelet {
         self.shared
             .endpoints
             .lock()
-            .unwrap()
             .get(resource)
             .expect("a registered resource")
             .0
@@ -141,7 +141,7 @@ impl Kubelet {
     }
 
     pub fn numa_node(&self, device: &str) -> Option<i64> {
-        self.shared.topology.lock().unwrap().get(device).copied().flatten()
+        self.shared.topology.lock().get(device).copied().flatten()
     }
 }
 
@@ -154,7 +154,7 @@ impl Registration for Registry {
         if request.version != VERSION || request.endpoint.contains('/') {
             return Err(Status::invalid_argument("wrong version or endpoint"));
         }
-        if !self.0.connected.lock().unwrap().insert(request.endpoint.clone()) {
+        if !self.0.connected.lock().insert(request.endpoint.clone()) {
             return Err(Status::already_exists("already connected"));
         }
         let path = self.0.directory.join(&request.endpoint);
@@ -169,11 +169,10 @@ impl Registration for Registry {
         self.0
             .endpoints
             .lock()
-            .unwrap()
             .insert(resource.clone(), (request.endpoint.clone(), channel));
         self.0.registrations.send_modify(|all| all.push(request.clone()));
         let shared = self.0.clone();
-        self.0.streams.lock().unwrap().spawn(async move {
+        self.0.streams.lock().spawn(async move {
             // The stream is long-lived and must not have the client's per-call deadline, so it has its own connection.
             let Ok(mut stream) = open_stream(&path).await else {
                 return;
@@ -194,7 +193,6 @@ impl Registration for Registry {
                 shared
                     .topology
                     .lock()
-                    .unwrap()
                     .extend(list.devices.iter().map(|device| (device.id.clone(), node(device))));
                 let devices = list
                     .devices
@@ -240,7 +238,7 @@ struct Ended {
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        self.shared.connected.lock().unwrap().remove(&self.endpoint);
+        self.shared.connected.lock().remove(&self.endpoint);
         self.shared.lists.send_modify(|lists| {
             lists.insert(self.resource.clone(), None);
         });
@@ -264,14 +262,14 @@ impl PodResourcesServer {
 
     /// Whole GPUs: namespace, pod, device ids.
     pub fn set(&self, allocations: &[(&str, &str, &[&str])]) {
-        self.0.lock().unwrap().clear();
+        self.0.lock().clear();
         for (namespace, pod, ids) in allocations {
             self.add("nvidia.com/gpu", namespace, pod, ids);
         }
     }
 
     pub fn add(&self, resource: &str, namespace: &str, pod: &str, ids: &[&str]) {
-        self.0.lock().unwrap().push(PodResources {
+        self.0.lock().push(PodResources {
             name: pod.to_owned(),
             namespace: namespace.to_owned(),
             containers: vec![ContainerResources {
@@ -286,14 +284,14 @@ impl PodResourcesServer {
 
     pub fn remove(&self, namespace: &str, pod: &str) {
         let same = |held: &PodResources| held.namespace == namespace && held.name == pod;
-        self.0.lock().unwrap().retain(|held| !same(held));
+        self.0.lock().retain(|held| !same(held));
     }
 }
 
 #[tonic::async_trait]
 impl PodResourcesLister for PodResourcesServer {
     async fn list(&self, _: Request<ListPodResourcesRequest>) -> Result<Response<ListPodResourcesResponse>, Status> {
-        let pod_resources = self.0.lock().unwrap().clone();
+        let pod_resources = self.0.lock().clone();
         Ok(Response::new(ListPodResourcesResponse { pod_resources }))
     }
 }

@@ -12,6 +12,7 @@ mod sources;
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use kai_cluster::RoleFuture;
 use tokio::sync::{Mutex, mpsc};
 
 use crate::debug_endpoints::{self, DebugRequest};
@@ -66,7 +67,11 @@ impl Scheduler {
     }
 
     /// Schedules until the future is dropped or the API server rejects our credentials.
-    pub async fn run(&self, context: kai_cluster::Context) -> Result<Infallible, Error> {
+    pub fn run(&self, context: kai_cluster::Context) -> RoleFuture<'_, Error> {
+        Box::pin(self.schedule(context))
+    }
+
+    async fn schedule(&self, context: kai_cluster::Context) -> Result<Infallible, Error> {
         let mut debug_requests = self.debug_requests.lock().await;
         context.health.announce(HEALTH_NAME, SILENCE_MAX);
         let status_queue = StatusQueue::new();

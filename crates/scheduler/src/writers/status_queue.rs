@@ -1,12 +1,13 @@
 //! Statuses that wait to be written, by object. A newer status replaces an older one that was not written yet, so that a slow API server
 //! costs intermediate statuses, but neither memory nor bindings. `status` does the writing.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use kai_api::crd::ResourceList;
 use kai_api::{Backoff, ObjectKey};
 use kai_cluster::{ObjectEvent, WorkQueue};
 use kai_engine::model::Millis;
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 /// Updates in the queue. The pending pods of a large cluster fit in. Updates beyond are dropped; the pods are explained again later.
@@ -80,7 +81,7 @@ impl StatusQueue {
     /// Sets an annotation of a pod group. Other annotations in the queue stay.
     pub(crate) fn annotate(&self, pod_group: &ObjectKey, annotation: Annotation) {
         let key = StatusKey::GangAnnotations(pod_group.clone());
-        let mut updates = self.lock();
+        let mut updates = self.updates.lock();
         match updates.get_mut(&key) {
             Some(StatusUpdate::GangAnnotations(annotations)) => {
                 annotations.retain(|other| other.key != annotation.key);
@@ -109,7 +110,7 @@ impl StatusQueue {
 
     /// The pod got a node: drops its condition if that was not written yet.
     pub(crate) fn drop_pod_condition(&self, pod: &ObjectKey) {
-        self.lock().remove(&StatusKey::Pod(pod.clone()));
+        self.updates.lock().remove(&StatusKey::Pod(pod.clone()));
     }
 
     /// Adds an event, and replaces one with the same object and reason.
@@ -127,30 +128,26 @@ impl StatusQueue {
 
     /// The number of updates in the queue.
     pub(crate) fn len(&self) -> usize {
-        self.lock().len()
+        self.updates.lock().len()
     }
 
     pub(super) fn take(&self, key: &StatusKey) -> Option<StatusUpdate> {
-        self.lock().remove(key)
+        self.updates.lock().remove(key)
     }
 
     /// Puts an update back whose write failed, unless the queue has a newer one.
     pub(super) fn put_back(&self, key: &StatusKey, update: StatusUpdate) {
-        self.lock().entry(key.clone()).or_insert(update);
+        self.updates.lock().entry(key.clone()).or_insert(update);
     }
 
     fn put(&self, key: StatusKey, update: StatusUpdate) {
-        let mut updates = self.lock();
+        let mut updates = self.updates.lock();
         if updates.len() >= UPDATES_MAX && !updates.contains_key(&key) {
             return;
         }
         updates.insert(key.clone(), update);
         drop(updates);
         self.queue.add(key);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, FxHashMap<StatusKey, StatusUpdate>> {
-        self.updates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,9 +1,9 @@
 //! Bounds the concurrent write commands and gives them priority over statuses: to write the status of a custom resource costs an API
 //! server as much as several bindings.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
@@ -36,17 +36,13 @@ impl WriteLimiter {
     /// Waits while write commands wait for permits, at most [`YIELD_MAX`].
     pub(super) async fn yield_to_bindings(&self) {
         let now = Instant::now();
-        if self.lock().is_some_and(|until| now < until) {
+        if self.no_yield_until.lock().is_some_and(|until| now < until) {
             return;
         }
         // The semaphore is fair: all commands that wait now come first.
         if tokio::time::timeout(YIELD_MAX, self.acquire()).await.is_err() {
-            *self.lock() = Some(Instant::now() + YIELD_MAX);
+            *self.no_yield_until.lock() = Some(Instant::now() + YIELD_MAX);
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
-        self.no_yield_until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -64,10 +64,10 @@ pub(crate) struct Cluster {
     watcher: Watcher,
     backend: Backend,
     settings: RoleSettings,
-    roles: std::sync::Mutex<JoinSet<()>>,
+    roles: parking_lot::Mutex<JoinSet<()>>,
     /// Errors of roles that ended unexpectedly.
-    ended: Arc<std::sync::Mutex<Vec<String>>>,
-    standby: std::sync::Mutex<JoinSet<()>>,
+    ended: Arc<parking_lot::Mutex<Vec<String>>>,
+    standby: parking_lot::Mutex<JoinSet<()>>,
     _world: JoinSet<()>,
 }
 
@@ -122,9 +122,9 @@ impl Cluster {
             watcher,
             backend,
             settings,
-            roles: std::sync::Mutex::default(),
+            roles: parking_lot::Mutex::default(),
             ended: Arc::default(),
-            standby: std::sync::Mutex::default(),
+            standby: parking_lot::Mutex::default(),
             _world: world,
         }
     }
@@ -184,9 +184,9 @@ impl Cluster {
     /// Starts all roles in one process, with their own watches.
     pub(crate) fn start_roles(&self) {
         let (backend, ended, settings) = (self.backend.clone(), Arc::clone(&self.ended), self.settings.clone());
-        self.roles.lock().unwrap().spawn(async move {
+        self.roles.lock().spawn(async move {
             let error = backend.run_roles(settings).await;
-            ended.lock().unwrap().push(format!("the roles ended: {error:?}"));
+            ended.lock().push(format!("the roles ended: {error:?}"));
         });
     }
 
@@ -196,7 +196,7 @@ impl Cluster {
         let Some(standby) = self.backend.standby() else {
             return false;
         };
-        self.standby.lock().unwrap().spawn(async move {
+        self.standby.lock().spawn(async move {
             let error = standby.await;
             panic!("the standby ended: {error:?}");
         });
@@ -205,13 +205,13 @@ impl Cluster {
 
     /// Kills all roles, as if the process had died.
     pub(crate) async fn kill_roles(&self) {
-        let mut roles = std::mem::take(&mut *self.roles.lock().unwrap());
+        let mut roles = std::mem::take(&mut *self.roles.lock());
         roles.shutdown().await;
     }
 
     /// Errors of roles that ended unexpectedly.
     pub(crate) fn ended(&self) -> Vec<String> {
-        self.ended.lock().unwrap().clone()
+        self.ended.lock().clone()
     }
 
     /// Broken invariants, in a stable cluster, and those that were broken before.

@@ -23,6 +23,8 @@ const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
 #[error("the connection was lost before the answer came")]
 pub struct ConnectionLost;
 
+type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, ConnectionLost>> + Send>>;
+
 /// The server as a tower service, for `kube::Client::new` or an HTTP server.
 #[derive(Debug, Clone)]
 pub struct Service {
@@ -56,28 +58,18 @@ impl Service {
         }
     }
 
-    async fn handle<B>(self, request: Request<B>) -> Result<Response<Body>, ConnectionLost>
-    where
-        B: http_body::Body<Data = Bytes> + Send,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        let (parts, body) = request.into_parts();
-        let user = match self.authenticate(&parts.headers) {
-            Ok(user) => user,
-            Err(error) => return Ok(error_response(&error)),
-        };
-        let body = match Limited::new(body, BODY_BYTES_MAX).collect().await {
-            Ok(body) => body.to_bytes(),
-            Err(error) if error.is::<LengthLimitError>() => {
-                let message = format!("Request entity too large: limit is {BODY_BYTES_MAX}");
-                return Ok(error_response(&StatusError::of_code(413, message)));
+    /// Answers a request that has been read. Boxed and not generic: otherwise every crate with a client of this server would compile the
+    /// whole server again.
+    fn answer(self, request: Result<ApiRequest, StatusError>) -> Answer {
+        Box::pin(async move {
+            match request {
+                Ok(request) => self.respond(request).await,
+                Err(error) => Ok(error_response(&error)),
             }
-            Err(error) => {
-                let message = format!("reading the body: {error}");
-                return Ok(error_response(&StatusError::bad_request(message)));
-            }
-        };
-        let request = ApiRequest::new(&parts, user, body);
+        })
+    }
+
+    async fn respond(&self, request: ApiRequest) -> Result<Response<Body>, ConnectionLost> {
         let fault = self.server.faults().request(&request.info());
         match fault {
             Fault::Pass | Fault::DropResponse => {}
@@ -146,13 +138,37 @@ where
 {
     type Response = Response<Body>;
     type Error = ConnectionLost;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+    type Future = Answer;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        Box::pin(self.clone().handle(request))
+        let service = self.clone();
+        let (parts, body) = request.into_parts();
+        let user = self.authenticate(&parts.headers);
+        Box::pin(async move {
+            let request = match user {
+                Ok(user) => read_body(body).await.map(|body| ApiRequest::new(&parts, user, body)),
+                Err(error) => Err(error),
+            };
+            service.answer(request).await
+        })
+    }
+}
+
+async fn read_body<B>(body: B) -> Result<Bytes, StatusError>
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    match Limited::new(body, BODY_BYTES_MAX).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => {
+            let message = format!("Request entity too large: limit is {BODY_BYTES_MAX}");
+            Err(StatusError::of_code(413, message))
+        }
+        Err(error) => Err(StatusError::bad_request(format!("reading the body: {error}"))),
     }
 }

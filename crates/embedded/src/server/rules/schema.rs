@@ -1,8 +1,8 @@
 //! OpenAPI schemas of custom resources: pruning of unknown fields, defaulting, validation, CEL rules.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use regex::Regex;
 use serde_json::{Value, json};
 
@@ -225,7 +225,7 @@ const PATTERNS_MAX: usize = 256;
 
 fn compiled(pattern: &str) -> Option<Regex> {
     static KEPT: Mutex<BTreeMap<String, Option<Regex>>> = Mutex::new(BTreeMap::new());
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut kept = KEPT.lock();
     if let Some(found) = kept.get(pattern) {
         return found.clone();
     }
