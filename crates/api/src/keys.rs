@@ -175,6 +175,10 @@ pub const NODE_AMD_MEMORY_PREFIX: &str = "beta.amd.com/gpu.vram";
 
 // ---- On objects of the system ----
 
+/// Annotation on CustomResourceDefinitions: the version of kai that applied them.
+pub const CRD_VERSION: &str = "kai.scheduler/crd-version";
+/// Annotation on the ClusterRole that anchors an installation: the objects that kai created once, separated by spaces.
+pub const CREATED_OBJECTS: &str = "kai.scheduler/created-objects";
 /// Label on kai's own pods: their role.
 pub const APP: &str = "app";
 /// Default value of [`APP`] on reservation pods, and default name of their namespace and service account. `ReservationPods` tells which pods
