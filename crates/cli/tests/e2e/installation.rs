@@ -133,11 +133,16 @@ async fn install(cluster: &Cluster) {
     remaining.finish(&installer).await.unwrap();
 }
 
-/// Installs kai, runs a pod with a share of a GPU, removes kai by `remove`, and installs it again after `restore`.
+/// Installs kai, runs a pod with a share of a GPU, removes kai by `remove`, and installs it again.
 fn check_removal(remove: impl AsyncFnOnce(&Cluster)) {
     let choice = Choice::of_environment();
     choice.runtime().block_on(async {
         let backend = choice.start().await;
+        if let Some(kube) = backend.kube() {
+            // The anchor of the scenario before records its objects.
+            delete(&kube.client, &CLUSTER_ROLE, "", ANCHOR).await;
+            kube.install().await;
+        }
         delete_definitions(&backend.client()).await;
         let cluster = Cluster::without_roles(backend, &[NodeTemplate::new("node", "h100:1")]).await;
         install(&cluster).await;
