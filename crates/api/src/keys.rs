@@ -175,6 +175,10 @@ pub const NODE_AMD_MEMORY_PREFIX: &str = "beta.amd.com/gpu.vram";
 
 // ---- On objects of the system ----
 
+/// Annotation on CustomResourceDefinitions: the version of kai that applied them.
+pub const CRD_VERSION: &str = "kai.scheduler/crd-version";
+/// Annotation on the ClusterRole that anchors an installation: the objects that kai created once, separated by spaces.
+pub const CREATED_OBJECTS: &str = "kai.scheduler/created-objects";
 /// Label on kai's own pods: their role.
 pub const APP: &str = "app";
 /// Default value of [`APP`] on reservation pods, and default name of their namespace and service account. `ReservationPods` tells which pods
@@ -196,6 +200,11 @@ pub const RESERVATION_LAST_USER: &str = "kai.scheduler/last-user";
 pub const RESERVATION_NAME_PREFIX: &str = "gpu-reservation-";
 /// Name of the container in reservation pods.
 pub const RESERVATION_CONTAINER: &str = "resource-reservation";
+/// Directory in reservation pods that only hold a GPU, where the kubelet writes the value of [`RESERVED_GPU`] into the file
+/// [`RESERVATION_GPU_FILE`].
+pub const RESERVATION_INFO_DIRECTORY: &str = "/etc/kai-reservation";
+/// The file with the UUID of the GPU; empty until the pod is annotated.
+pub const RESERVATION_GPU_FILE: &str = "gpu";
 /// Annotation on reservation pods that keeps Karpenter from removing their node; value `true`.
 pub const KARPENTER_DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
 /// Label on bind requests: the node.

@@ -1,4 +1,4 @@
-//! `kai crds`: the custom resource definitions of an installation, to apply or to commit. Talks to no cluster.
+//! `kai crds`: the custom resource definitions of an installation, to print, to commit, or to apply to a cluster.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,16 +6,38 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use kai_api::crd::{Manifest, crds, manifests};
+use kai_controllers::installation::crds::{NewerCrds, apply};
+
+use crate::roles::Connection;
 
 /// The flags of `kai crds`.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Arguments {
+    #[command(subcommand)]
+    action: Option<Action>,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Format::Yaml)]
     output: Format,
     /// Write one YAML file per kind into this directory instead of printing.
     #[arg(long, value_name = "DIRECTORY", conflicts_with = "output")]
     to: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Apply the definitions to the cluster, and wait until it serves them.
+    Apply(ApplyArguments),
+}
+
+/// The flags of `kai crds apply`.
+#[derive(Debug, clap::Args)]
+struct ApplyArguments {
+    #[command(flatten)]
+    connection: Connection,
+    /// Replace definitions of a newer version of kai. Fields that this version does not know are lost.
+    #[arg(long)]
+    force: bool,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -26,8 +48,11 @@ enum Format {
     Json,
 }
 
-/// Prints or writes the definitions.
+/// Prints, writes or applies the definitions.
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    if let Some(Action::Apply(arguments)) = arguments.action {
+        return apply_to_cluster(&arguments);
+    }
     match (arguments.to, arguments.output) {
         (Some(directory), _) => write(&directory, &manifests())?,
         (None, Format::Yaml) => {
@@ -40,6 +65,23 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn apply_to_cluster(arguments: &ApplyArguments) -> anyhow::Result<ExitCode> {
+    let newer = match arguments.force {
+        true => NewerCrds::Replace,
+        false => NewerCrds::Refuse,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let client = kai_cluster::Client::connect(&arguments.connection.access()).await?;
+        let lines = apply(&client, newer)
+            .await?
+            .into_iter()
+            .map(|name| format!("{name} applied\n"));
+        crate::print(&lines.collect::<String>())?;
+        Ok(ExitCode::SUCCESS)
+    })
 }
 
 fn write(directory: &Path, manifests: &[Manifest]) -> anyhow::Result<()> {

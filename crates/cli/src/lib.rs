@@ -58,7 +58,7 @@ commands! {
     Controllers => roles::controllers.main,
     /// Check and complete pods, queues, pod groups and topologies as they are created.
     Admission => roles::admission.main,
-    /// Remove kai's webhooks and admission policies from the API server. Workloads and their pods stay.
+    /// Remove kai's webhooks, admission policies, leases and reservation pods from the cluster. Workloads and their pods stay.
     Uninstall => uninstall.run,
     /// Serve the GPUs of this node: offer them to the kubelet, inject the driver, label the node, watch health.
     NodeAgent => node_agent.run,
@@ -66,7 +66,7 @@ commands! {
     ResourceReservation => resource_reservation.run,
     /// Check this machine and report what will not work, why, and what repairs it. Changes nothing.
     Doctor => doctor.run,
-    /// Print the custom resource definitions that an installation needs.
+    /// Print the custom resource definitions that an installation needs, or apply them to a cluster.
     Crds => crds.run,
 }
 

@@ -35,6 +35,8 @@ pub struct Client {
     address: Arc<str>,
     /// Cache of [`Client::resource_of`]. A plain lock: held for map operations only.
     pub(crate) resources: Arc<Mutex<BTreeMap<(String, String), Resource>>>,
+    /// The anchor as [`Client::installation_owner`] found it last. A plain lock: held for an assignment only.
+    pub(crate) anchor_seen: Arc<Mutex<Option<serde_json::Value>>>,
 }
 
 /// Timeout of a call. Watches have none.
@@ -92,6 +94,7 @@ impl Client {
             leadership: None,
             address: address.into(),
             resources: Arc::default(),
+            anchor_seen: Arc::default(),
         }
     }
 

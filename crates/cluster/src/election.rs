@@ -5,7 +5,7 @@
 //! renew its Lease stops writing before another replica may acquire it, however long its requests hang.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use kai_api::{Resource, Scope};
@@ -45,6 +45,8 @@ impl Default for LeaseTimes {
 pub struct Leadership {
     /// When it expires, in milliseconds since `origin`.
     until: Arc<AtomicU64>,
+    /// Whether a round of the election has had a result.
+    decided: Arc<AtomicBool>,
     origin: Instant,
 }
 
@@ -53,6 +55,7 @@ impl Leadership {
     pub fn none() -> Leadership {
         Leadership {
             until: Arc::new(AtomicU64::new(0)),
+            decided: Arc::default(),
             origin: Instant::now(),
         }
     }
@@ -70,10 +73,19 @@ impl Leadership {
         let millis = until.saturating_duration_since(self.origin).as_millis();
         self.until
             .store(u64::try_from(millis).unwrap_or(u64::MAX), Ordering::SeqCst);
+        self.decided.store(true, Ordering::SeqCst);
     }
 
     fn release(&self) {
         self.until.store(0, Ordering::SeqCst);
+        self.decided.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits until this replica knows whether it or another replica leads.
+    pub async fn wait_until_decided(&self) {
+        while !self.decided.load(Ordering::SeqCst) {
+            tokio::time::sleep(POLL).await;
+        }
     }
 
     /// Waits until this replica leads.
@@ -176,8 +188,9 @@ impl Client {
     pub async fn run_election(&self, candidate: Candidate, leadership: Leadership) -> std::convert::Infallible {
         let guard = ReleaseOnDrop(leadership.clone());
         let mut election = Election::new(candidate.identity.clone(), candidate.times);
+        let mut owner = LeaseOwner::Unknown;
         loop {
-            let round = self.election_round(&candidate, &mut election, &leadership);
+            let round = self.election_round(&candidate, &mut election, &mut owner, &leadership);
             // A hung request must not delay the next attempt beyond the renew deadline.
             match tokio::time::timeout(candidate.times.retry, round).await {
                 Ok(Ok(())) => {}
@@ -195,7 +208,19 @@ impl Client {
     where
         F: Future<Output = T>,
     {
-        let leadership = Leadership::none();
+        self.while_leading_with(&Leadership::none(), candidate, lead).await
+    }
+
+    /// Like [`Client::while_leading`], with a leadership that the caller can observe meanwhile.
+    pub async fn while_leading_with<F, T>(
+        &self,
+        leadership: &Leadership,
+        candidate: Candidate,
+        lead: impl FnOnce(Leadership) -> F,
+    ) -> Option<T>
+    where
+        F: Future<Output = T>,
+    {
         let contest = self.run_election(candidate.clone(), leadership.clone());
         let work = async {
             leadership.wait_until_held().await;
@@ -215,6 +240,7 @@ impl Client {
         &self,
         candidate: &Candidate,
         election: &mut Election,
+        owner: &mut LeaseOwner,
         leadership: &Leadership,
     ) -> Result<(), Error> {
         let target = Target {
@@ -231,7 +257,16 @@ impl Client {
             leadership.release();
             return Ok(());
         }
-        let body = lease_body(candidate, found.as_ref(), spec.as_ref());
+        if let LeaseOwner::Unknown = owner {
+            // Read once per process: after an uninstallation the reference is stale, and the garbage collector deletes a Lease that this
+            // replica writes once more. A failed read must not delay the election; the next round reads again.
+            if let Ok(found) = self.lease_owner(&candidate.namespace).await {
+                *owner = LeaseOwner::Known(found);
+            }
+        }
+        let mut body = lease_body(candidate, found.as_ref(), spec.as_ref());
+        owner.add_to(&mut body);
+        let before = Instant::now();
         let written = match found {
             Some(_) => self.replace(target, &body).await,
             None => self.create(&LEASE, &candidate.namespace, body).await,
@@ -248,6 +283,25 @@ impl Client {
                 Ok(())
             }
             Err(error) => Err(error),
+        }
+    }
+}
+
+/// The owner of the Lease, if its installation has one.
+enum LeaseOwner {
+    Unknown,
+    Known(Option<Value>),
+}
+
+impl LeaseOwner {
+    /// Adds the owner reference unless the Lease has it.
+    fn add_to(&self, lease: &mut Value) {
+        let LeaseOwner::Known(Some(owner)) = self else { return };
+        let references = &mut lease["metadata"]["ownerReferences"];
+        match references.as_array_mut() {
+            Some(list) if list.iter().any(|reference| reference["uid"] == owner["uid"]) => {}
+            Some(list) => list.push(owner.clone()),
+            None => *references = json!([owner]),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -74,9 +75,42 @@ impl Metrics {
 }
 
 /// The health of a process: every component reports regularly that it makes progress. Cheap to clone.
+///
+/// Readiness is about the start. A process that was ready stays ready: the webhooks of a replica must not leave their Service when the
+/// replica becomes the leader and its other roles start.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
     components: Arc<Mutex<Vec<Component>>>,
+    /// Steps of the start that are not done.
+    holds: Arc<Mutex<Vec<&'static str>>>,
+    was_ready: Arc<AtomicBool>,
+}
+
+/// A step of the start of a process, which is not ready until the step releases or drops this value.
+#[derive(Debug)]
+pub struct ReadinessHold {
+    name: &'static str,
+    released: AtomicBool,
+    holds: Arc<Mutex<Vec<&'static str>>>,
+}
+
+impl ReadinessHold {
+    /// The step is done. A second call has no effect.
+    pub fn release(&self) {
+        if self.released.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let mut holds = self.holds.lock();
+        if let Some(at) = holds.iter().position(|name| *name == self.name) {
+            holds.remove(at);
+        }
+    }
+}
+
+impl Drop for ReadinessHold {
+    fn drop(&mut self) {
+        self.release();
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -111,14 +145,29 @@ impl Health {
         }
     }
 
-    /// Components without a report yet, for the readiness probe.
+    /// Begins a step of the start.
+    pub fn hold(&self, name: &'static str) -> ReadinessHold {
+        let holds = Arc::clone(&self.holds);
+        holds.lock().push(name);
+        ReadinessHold {
+            name,
+            released: AtomicBool::new(false),
+            holds,
+        }
+    }
+
+    /// Steps of the start that are not done, and components without a report yet.
     pub fn not_ready(&self) -> Vec<&'static str> {
         let components = self.components.lock();
-        components
-            .iter()
-            .filter(|component| !component.ready)
-            .map(|component| component.name)
-            .collect()
+        let silent = components.iter().filter(|component| !component.ready);
+        let mut names = self.holds.lock().clone();
+        names.extend(silent.map(|component| component.name));
+        names
+    }
+
+    /// Whether the process has been ready once, for the readiness probe. `is_ready` is whether it is ready now.
+    pub fn has_become_ready(&self, is_ready: bool) -> bool {
+        self.was_ready.fetch_or(is_ready, Ordering::SeqCst) || is_ready
     }
 
     /// Components whose last report is too old, for the liveness probe.
@@ -134,6 +183,21 @@ impl Health {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_is_ready_after_its_last_step_and_stays_so() {
+        let health = Health::default();
+        let (first, second) = (health.hold("installation"), health.hold("binder"));
+        assert_eq!(health.not_ready(), ["installation", "binder"]);
+        first.release();
+        drop(first);
+        assert_eq!(health.not_ready(), ["binder"]);
+        assert!(!health.has_become_ready(health.not_ready().is_empty()));
+        drop(second);
+        assert!(health.has_become_ready(health.not_ready().is_empty()));
+        health.announce("cycle", Duration::from_secs(30));
+        assert!(health.has_become_ready(health.not_ready().is_empty()), "it was ready");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_silent_part_is_stuck() {

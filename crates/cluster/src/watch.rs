@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_core::Stream;
 use futures_util::StreamExt;
-use kai_api::{Object, Scope};
+use kai_api::{Object, Resource, Scope};
 use kube::Api;
 use kube::core::ObjectMeta;
 use kube::runtime::utils::{Backoff, ResetTimerBackoff};
@@ -122,6 +122,17 @@ fn backoff_of(plural: &str) -> ResetTimerBackoff<WatchBackoff> {
     ResetTimerBackoff::new(WatchBackoff { first, next: first }, BACKOFF_RESET_AFTER)
 }
 
+/// The CustomResourceDefinition that the API server lacks for one of our kinds, if that is why the watch failed.
+fn missing_definition(error: &watcher::Error, resource: &Resource) -> Option<String> {
+    let (watcher::Error::InitialListFailed(kube::Error::Api(status))
+    | watcher::Error::WatchStartFailed(kube::Error::Api(status))) = error
+    else {
+        return None;
+    };
+    let is_ours = ["scheduling.run.ai", "kai.scheduler"].contains(&&*resource.group);
+    (is_ours && status.code == 404).then(|| format!("{}.{}", resource.plural, resource.group))
+}
+
 impl Client {
     /// Watches the selected objects for ever. Failures are retried with backoff.
     pub(crate) fn changes<T: Object>(
@@ -147,7 +158,12 @@ impl Client {
                     Ok(Event::Apply(object)) => Some(WatchEvent::Applied(object.slim)),
                     Ok(Event::Delete(object)) => Some(WatchEvent::Deleted(object.slim)),
                     Err(error) => {
-                        tracing::warn!(%error, "watching {plural} failed; trying again");
+                        match missing_definition(&error, &T::RESOURCE) {
+                            Some(name) => tracing::warn!(
+                                "the CustomResourceDefinition {name} does not exist; create it with `kai crds apply`. kai waits for it"
+                            ),
+                            None => tracing::warn!(%error, "watching {plural} failed; trying again"),
+                        }
                         None
                     }
                 })

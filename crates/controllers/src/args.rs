@@ -121,8 +121,10 @@ pub struct Settings {
     pub pod_groups: Option<status::pod_groups::Settings>,
     /// The queue controller; `None` if it is switched off.
     pub queues: Option<status::queues::Settings>,
-    /// Whether the controllers create default queues and priority classes.
+    /// Whether the controllers create the priority classes that are missing.
     pub create_defaults: bool,
+    /// Whether the controllers create the default queues if there is no queue; only with `create_defaults`.
+    pub create_default_queues: bool,
     /// Warnings about the flags; `run` logs them.
     pub warnings: Vec<String>,
 }
@@ -135,6 +137,7 @@ impl Settings {
             pod_groups: Some(status::pod_groups::Settings::default()),
             queues: Some(status::queues::Settings::default()),
             create_defaults: true,
+            create_default_queues: true,
             warnings: Vec::new(),
         }
     }
@@ -151,6 +154,7 @@ impl Args {
             }),
             queues: self.queue_controller.then(|| self.queues()).transpose()?,
             create_defaults: self.create_defaults,
+            create_default_queues: true,
             warnings: self.ignored_flags.warnings(),
         })
     }

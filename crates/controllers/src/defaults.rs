@@ -13,8 +13,8 @@ const WITHOUT_QUOTA: QueueResource = QueueResource {
     limit: -1.0,
 };
 
-/// Creates each missing priority class, and the queues if the cluster has no queue.
-pub(crate) async fn create(context: &Context) -> Result<(), kai_cluster::Error> {
+/// Creates each missing priority class, and on request the queues if the cluster has no queue.
+pub(crate) async fn create(context: &Context, with_queues: bool) -> Result<(), kai_cluster::Error> {
     let classes = context.informers.priority_classes();
     classes.synced().await;
     for class in priority_classes() {
@@ -22,6 +22,9 @@ pub(crate) async fn create(context: &Context) -> Result<(), kai_cluster::Error> 
         if classes.get(&ObjectKey::new("", name)).is_none() {
             create_one::<PriorityClass>(&context.client, class).await?;
         }
+    }
+    if !with_queues {
+        return Ok(());
     }
     // Listed from the API server and not from an informer, so that a queue created a moment ago counts.
     let queues: Vec<Queue> = context.client.list(&Selection::default()).await?;

@@ -1,11 +1,13 @@
 //! The cluster controllers: the pod grouper creates pod groups for pods, the status controllers write the status of pod groups and
-//! queues, and admission mutates and validates submitted objects. Architecture invariant: nothing here decides where a pod runs.
+//! queues, admission mutates and validates submitted objects, and the installation step applies CustomResourceDefinitions and the objects of
+//! an installation. Architecture invariant: nothing here decides where a pod runs.
 
 pub mod admission;
 mod args;
 mod defaults;
 mod error;
 pub mod grouper;
+pub mod installation;
 mod merge_patch;
 mod reconciles;
 mod run;

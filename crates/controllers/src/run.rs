@@ -22,7 +22,7 @@ async fn run_controllers(context: Context, settings: Settings) -> Result<Infalli
     }
     let defaults = async {
         if settings.create_defaults {
-            create_defaults(&context).await;
+            create_defaults(&context, settings.create_default_queues).await;
         }
         pending().await
     };
@@ -43,8 +43,8 @@ async fn run_controllers(context: Context, settings: Settings) -> Result<Infalli
 }
 
 /// Tries until it succeeds: the CRDs may not exist yet when the first role starts.
-async fn create_defaults(context: &Context) {
-    while let Err(error) = defaults::create(context).await {
+async fn create_defaults(context: &Context, with_queues: bool) {
+    while let Err(error) = defaults::create(context, with_queues).await {
         tracing::warn!(%error, "creating the default queues and priority classes failed");
         tokio::time::sleep(DEFAULTS_PAUSE).await;
     }

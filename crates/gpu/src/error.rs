@@ -9,7 +9,7 @@ use crate::linker::integrity::Defect;
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
     /// `libnvidia-ml.so.1` was not found.
-    #[error("loading NVML: ERROR_LIBRARY_NOT_FOUND: libnvidia-ml.so.1 is in none of the places tried: {}", tried.join("; "))]
+    #[error("unable to initialize NVML: ERROR_LIBRARY_NOT_FOUND: libnvidia-ml.so.1 is in none of the places tried: {}", tried.join("; "))]
     LibraryNotFound {
         /// Each path that was tried, with the result.
         tried: Vec<String>,

@@ -7,9 +7,10 @@ mod support;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Parser;
-use kai_node::reservation::{Args, annotate};
+use kai_node::reservation::{Args, annotate, log_annotation};
 use parking_lot::Mutex;
 use support::api::Api;
 
@@ -84,6 +85,44 @@ async fn writes_the_uuid_and_logs_what_the_documented_checks_look_for() {
     assert!(!text().contains("Looking for GPU device id"), "{}", text());
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_pod_logs_the_gpu_that_the_agent_annotated_it_with() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let directory = tempfile::tempdir().unwrap();
+    let args = Cli::parse_from(["reservation", "--sleep", "--pod-name", "gpu-reservation-1"]).args;
+    let text = || String::from_utf8(log.0.lock().clone()).unwrap();
+    let annotating = async {
+        let file = directory.path().join(kai_api::keys::RESERVATION_GPU_FILE);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        std::fs::write(&file, "").unwrap();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert!(
+            text().contains("Looking for GPU device id for pod") && !text().contains("Found"),
+            "{}",
+            text()
+        );
+        std::fs::write(&file, "GPU-7\n").unwrap();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    };
+    tokio::select! {
+        () = log_annotation(&args, directory.path()) => panic!("the pod holds the GPU until it is deleted"),
+        () = annotating => {}
+    }
+    for line in [
+        "Found 1 GPU devices",
+        "Found GPU device deviceId=\"GPU-7\"",
+        "Pod was updated with GPU device UUID",
+    ] {
+        assert_eq!(text().matches(line).count(), 1, "{line} is not once in:\n{}", text());
+    }
+}
+
 #[tokio::test]
 async fn failures_say_what_to_do() {
     // `tracing` caches per process whether a log line has a subscriber, from the first thread that passes it. Without a subscriber here,
@@ -101,19 +140,17 @@ async fn failures_say_what_to_do() {
         two.contains("found 2 GPU devices") && two.contains("exactly one"),
         "{two}"
     );
-    let none = annotate(&args(&api, host.path(), "auto"))
-        .await
-        .unwrap_err()
-        .to_string();
-    assert!(none.contains("found 0 GPU devices"), "{none}");
-    let no_library = annotate(&args(&api, host.path(), "nvml"))
-        .await
-        .unwrap_err()
-        .to_string();
-    assert!(
-        no_library.contains("ERROR_LIBRARY_NOT_FOUND") && no_library.contains("Install the NVIDIA driver"),
-        "{no_library}"
-    );
+    for driver in ["auto", "nvml"] {
+        let no_library = annotate(&args(&api, host.path(), driver))
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(
+            no_library.contains("unable to initialize NVML: ERROR_LIBRARY_NOT_FOUND")
+                && no_library.contains("Install the NVIDIA driver"),
+            "{driver}: {no_library}"
+        );
+    }
     let mut nameless = args(&api, host.path(), "fake:t4");
     nameless.pod_name = None;
     let nameless = annotate(&nameless).await.unwrap_err().to_string();

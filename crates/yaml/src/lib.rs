@@ -15,6 +15,11 @@ pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_saphyr::from_str(text).map_err(|error| problem(&error))
 }
 
+/// Reads all documents.
+pub fn from_documents<T: DeserializeOwned>(text: &str) -> Result<Vec<T>, String> {
+    serde_saphyr::from_multiple(text).map_err(|error| problem(&error))
+}
+
 /// The problem and its position in one line.
 pub fn problem(error: &Error) -> String {
     let message = error.without_snippet().render_with_formatter(&Words);

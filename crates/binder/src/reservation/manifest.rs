@@ -11,6 +11,8 @@ use crate::{GpuGroupKey, Settings, reservation_name};
 
 /// UID of the user nobody on most systems.
 const NOBODY: u32 = 65534;
+/// The volume with the pod's own annotation.
+const INFO_VOLUME: &str = "reservation";
 /// Grace period: the process needs none, but with zero the API server would delete the pod before the kubelet has freed the GPU.
 const GRACE_SECONDS: u32 = 1;
 
@@ -74,6 +76,7 @@ pub(crate) fn reservation_pod(
     if sleeps {
         spec["automountServiceAccountToken"] = false.into();
         spec["enableServiceLinks"] = false.into();
+        spec["volumes"] = json!([gpu_annotation_volume()]);
     } else if !settings.runtime_class.is_empty() {
         spec["runtimeClassName"] = (&*settings.runtime_class).into();
     }
@@ -100,6 +103,10 @@ fn container(sleeps: bool, tegra: bool, requests: PodRequests, settings: &Settin
         "env": [own("name"), own("namespace")],
         "resources": resources(&settings.reservation_resources, if sleeps { SLEEPING_DEFAULTS } else { NVML_DEFAULTS }, requests),
     });
+    if sleeps {
+        let directory = keys::RESERVATION_INFO_DIRECTORY;
+        container["volumeMounts"] = json!([{ "name": INFO_VOLUME, "mountPath": directory, "readOnly": true }]);
+    }
     let locked = || json!({ "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": { "drop": ["ALL"] } });
     let mut context = settings
         .container_security_context
@@ -119,6 +126,14 @@ fn container(sleeps: bool, tegra: bool, requests: PodRequests, settings: &Settin
         container["securityContext"] = context;
     }
     container
+}
+
+/// A file with the annotation that names the GPU. The kubelet writes it once the agent has annotated the pod, so that the process, which
+/// has no token, can log the GPU.
+fn gpu_annotation_volume() -> Value {
+    let field = format!("metadata.annotations['{}']", keys::RESERVED_GPU);
+    let file = json!({ "path": keys::RESERVATION_GPU_FILE, "fieldRef": { "fieldPath": field } });
+    json!({ "name": INFO_VOLUME, "downwardAPI": { "items": [file] } })
 }
 
 /// Name, path and whether the mount is read-only.
@@ -205,7 +220,14 @@ mod tests {
         let pod = pod(&facts, &["--runtime-class-name=nvidia"]);
         assert_eq!(pod["spec"]["automountServiceAccountToken"], false);
         assert_eq!(pod["spec"]["securityContext"]["runAsNonRoot"], true);
-        assert!(pod["spec"]["runtimeClassName"].is_null() && pod["spec"]["volumes"].is_null());
+        assert!(pod["spec"]["runtimeClassName"].is_null());
+        let volumes = pod["spec"]["volumes"].as_array().unwrap();
+        let file = &volumes[0]["downwardAPI"]["items"][0];
+        assert_eq!(
+            file["fieldRef"]["fieldPath"],
+            "metadata.annotations['run.ai/reserve_for_gpu_index']"
+        );
+        assert_eq!(volumes.len(), 1, "no directory of the host");
         let container = &pod["spec"]["containers"][0];
         assert_eq!(container["args"], json!(["resource-reservation", "--sleep"]));
         assert_eq!(container["securityContext"]["capabilities"]["drop"], json!(["ALL"]));

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kai_api::{Object, Pod};
-use kai_cluster::{Deletion, Target};
+use kai_cluster::{Deletion, InstallationOwner, Target};
 use parking_lot::Mutex;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::node::facts::NodeFacts;
@@ -56,6 +56,9 @@ impl Binder {
         mut pod: Value,
         operation: Operation,
     ) -> Result<String, kai_cluster::Error> {
+        if let Some(owner) = self.installation_owner().await? {
+            pod["metadata"]["ownerReferences"] = json!([owner]);
+        }
         let mut created = self.create_pod(pod.clone()).await;
         let class = pod["spec"]
             .as_object_mut()
@@ -79,6 +82,18 @@ impl Binder {
             Err(error) if error.is_conflict() => Ok(String::new()),
             Err(error) => Err(error),
         }
+    }
+
+    /// The owner of reservation pods. The binder reads it once: after an uninstallation the reference is stale, and the garbage collector
+    /// deletes a pod that this process still creates.
+    async fn installation_owner(&self) -> Result<Option<&Value>, kai_cluster::Error> {
+        let read = async || {
+            Ok(match self.client.installation_owner().await? {
+                InstallationOwner::Present(owner) | InstallationOwner::Deleted(owner) => Some(owner),
+                InstallationOwner::Absent => None,
+            })
+        };
+        Ok(self.owner.get_or_try_init(read).await?.as_ref())
     }
 
     async fn create_pod(&self, pod: Value) -> Result<Value, kai_cluster::Error> {

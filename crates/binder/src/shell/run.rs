@@ -43,6 +43,8 @@ pub(crate) struct Binder {
     pub(crate) progress: Progress,
     /// Cached: whether the GPU operator uses CDI, and when that was read.
     pub(crate) operator_cdi: tokio::sync::Mutex<Option<(bool, Instant)>>,
+    /// The owner of reservation pods, once it is read.
+    pub(crate) owner: tokio::sync::OnceCell<Option<serde_json::Value>>,
 }
 
 impl Binder {
@@ -58,6 +60,7 @@ impl Binder {
             full_nodes: FullNodes::default(),
             progress: Progress::default(),
             operator_cdi: tokio::sync::Mutex::default(),
+            owner: tokio::sync::OnceCell::default(),
             client: context.client,
             informers: context.informers,
             clock: context.clock,

@@ -4,9 +4,10 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use kai_controllers::installation::InstallationArgs;
 
 use super::process::{Election, Process};
-use super::run::{Leadership, run};
+use super::run::{Leadership, install_and_run};
 use super::scheduler::DebugEndpoints;
 use super::table::{ROLES, RoleSettings};
 
@@ -20,6 +21,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     election: Election,
     #[command(flatten)]
+    installation: InstallationArgs,
+    #[command(flatten)]
     debug: DebugEndpoints,
     /// Run no webhooks. Pods can't request fractions of GPUs then.
     #[arg(long, help_heading = "Roles")]
@@ -32,9 +35,11 @@ pub(crate) struct Arguments {
 /// Runs the roles until SIGTERM or SIGINT.
 pub(crate) fn main(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let settings = arguments.settings()?;
-    run(
+    let installation = arguments.installation.settings(&arguments.election.namespace);
+    install_and_run(
         arguments.process,
         Leadership::elected(LEASE, arguments.election),
+        installation,
         settings,
     )
 }
@@ -60,6 +65,10 @@ impl Arguments {
         settings.debug_address = self.debug.address();
         if self.no_admission {
             settings.admission = None;
+        }
+        if let (Some(_), Some(controllers)) = (&self.installation.installation, &mut settings.controllers) {
+            // The installation directory says which queues a new cluster gets.
+            controllers.create_default_queues = false;
         }
         Ok(settings)
     }

@@ -9,6 +9,7 @@ mod announce;
 pub(crate) mod binder;
 pub(crate) mod controllers;
 mod process;
+mod readiness;
 mod run;
 pub(crate) mod scheduler;
 mod serve;

@@ -4,12 +4,13 @@ use std::convert::Infallible;
 use std::process::ExitCode;
 
 use clap::Args;
-use kai_cluster::{Candidate, Client, Clock, Context, LeaseTimes};
+use kai_cluster::{Candidate, Client, Clock, Context, LeaseTimes, ReadinessHold};
+use kai_controllers::installation;
 
 use super::announce::{self, Leader};
 use super::process::{Connection, Election, IgnoredRates, Process};
-use super::serve;
 use super::table::{self, RoleSettings};
+use super::{readiness, serve};
 use crate::log;
 
 /// Which replicas of a role work.
@@ -53,6 +54,16 @@ impl<A: Args> ElectedRole<A> {
 
 /// Runs the roles in `settings` until SIGTERM or SIGINT.
 pub(super) fn run(process: Process, leadership: Leadership, settings: RoleSettings) -> anyhow::Result<ExitCode> {
+    install_and_run(process, leadership, None, settings)
+}
+
+/// Carries out the installation step, then runs the roles in `settings` until SIGTERM or SIGINT.
+pub(super) fn install_and_run(
+    process: Process,
+    leadership: Leadership,
+    installation: Option<installation::Settings>,
+    settings: RoleSettings,
+) -> anyhow::Result<ExitCode> {
     log::start(&process.log)?;
     for warning in process.warnings() {
         tracing::warn!("{warning}");
@@ -72,6 +83,7 @@ pub(super) fn run(process: Process, leadership: Leadership, settings: RoleSettin
     runtime.block_on(async {
         let client = connect(&process.connection).await?;
         let context = Context::new(client.clone(), Clock::System);
+        let start = StartSteps::begin(&context);
         let serving = serve::health_and_metrics(&process.listen_address, &context, process.readers())?;
         let probes = serve::health(&process.health_probe_bind_address, &context)?;
         let ports = announce::Ports {
@@ -85,7 +97,7 @@ pub(super) fn run(process: Process, leadership: Leadership, settings: RoleSettin
         };
         tokio::select! {
             never = announce::reach(&client) => match never {},
-            failed = lead(candidate, context, settings) => failed.map(|never| match never {}),
+            failed = install_and_lead(candidate, context, installation, settings, start) => failed.map(|never| match never {}),
             served = serving.ended() => Err(anyhow::anyhow!("serving metrics ended: {served:?}")),
             served = probes.ended() => Err(anyhow::anyhow!("serving probes ended: {served:?}")),
             () = stopped() => Ok(ExitCode::SUCCESS),
@@ -100,22 +112,65 @@ async fn connect(connection: &Connection) -> anyhow::Result<Client> {
         .map_err(|error| anyhow::anyhow!("{error}; without a cluster, `kai playground` runs one in this process"))
 }
 
+/// The steps of the start after which readiness depends on the roles alone.
+struct StartSteps {
+    installation: ReadinessHold,
+    roles: ReadinessHold,
+}
+
+impl StartSteps {
+    fn begin(context: &Context) -> StartSteps {
+        StartSteps {
+            installation: context.health.hold("installation"),
+            roles: context.health.hold("start of the roles"),
+        }
+    }
+}
+
+/// Carries out the installation step and runs the roles. Objects that need kai's webhooks are installed while the roles run.
+async fn install_and_lead(
+    candidate: Option<Candidate>,
+    context: Context,
+    installation: Option<installation::Settings>,
+    settings: RoleSettings,
+    start: StartSteps,
+) -> anyhow::Result<Infallible> {
+    let client = context.client.clone();
+    let remaining = match installation {
+        Some(installation) => Some(installation::run(&client, &installation).await?),
+        None => None,
+    };
+    let finishing = async {
+        if let Some(remaining) = remaining {
+            remaining.finish(&client).await?;
+        }
+        drop(start.installation);
+        std::future::pending::<anyhow::Result<Infallible>>().await
+    };
+    tokio::select! {
+        failed = lead(candidate, context, settings, &start.roles) => failed,
+        failed = finishing => failed,
+    }
+}
+
 /// Runs the webhooks on every replica, and the other roles on the leader only.
 async fn lead(
     candidate: Option<Candidate>,
     context: Context,
     mut settings: RoleSettings,
+    start: &ReadinessHold,
 ) -> anyhow::Result<Infallible> {
     let Some(candidate) = candidate else {
-        return table::run(context, settings).await;
+        return readiness::begun(table::run(context, settings), start).await;
     };
     let everywhere = settings.admission.take().map(|admission| RoleSettings {
         admission: Some(admission),
         ..RoleSettings::default()
     });
+    let leadership = kai_cluster::Leadership::none();
     let leading = async {
-        let led = context.client.while_leading(candidate, |leadership| {
-            table::run(context.guarded(&leadership), settings)
+        let led = context.client.while_leading_with(&leadership, candidate, |leadership| {
+            readiness::begun(table::run(context.guarded(&leadership), settings), start)
         });
         // The process ends. Kubernetes restarts it, and it starts without the assumptions of its time as leader.
         led.await
@@ -127,9 +182,19 @@ async fn lead(
             None => std::future::pending().await,
         }
     };
+    let standing_by = async {
+        leadership.wait_until_decided().await;
+        // A replica that does not lead is ready when its webhooks answer.
+        if !leadership.is_held() {
+            start.release();
+        }
+        std::future::pending().await
+    };
     tokio::select! {
-        failed = leading => failed,
+        biased;
         failed = answering => failed,
+        failed = leading => failed,
+        failed = standing_by => failed,
     }
 }
 

@@ -173,15 +173,20 @@ async fn metrics(
     ([(header::CONTENT_TYPE, kind)], reading.context.metrics.text()).into_response()
 }
 
-/// `/readyz`: all first lists are complete.
+/// `/readyz`: the installation step is done, all first lists are complete, and each role of this replica has begun its work. A replica
+/// that was ready stays ready.
 async fn ready(State(context): State<Context>) -> impl IntoResponse {
-    if !context.informers.are_synced() {
-        return (
+    let (is_synced, not_ready) = (context.informers.are_synced(), context.health.not_ready());
+    if context.health.has_become_ready(is_synced && not_ready.is_empty()) {
+        return judge(&[], "not ready");
+    }
+    match not_ready.is_empty() {
+        true => (
             StatusCode::SERVICE_UNAVAILABLE,
             "the first lists are not complete\n".to_owned(),
-        );
+        ),
+        false => judge(&not_ready, "not ready"),
     }
-    judge(&context.health.not_ready(), "not ready")
 }
 
 async fn alive(State(context): State<Context>) -> impl IntoResponse {

@@ -9,7 +9,7 @@ use anyhow::{Context as _, anyhow};
 use kai_cluster::Context;
 use tokio::task::JoinSet;
 
-use super::{admission, binder, controllers, scheduler};
+use super::{admission, binder, controllers, readiness, scheduler};
 
 /// A role of the cluster's side: flags in, a running controller out.
 pub(super) trait Role {
@@ -72,7 +72,8 @@ macro_rules! roles {
                 let mut running = JoinSet::new();
                 $(if let Some(settings) = self.$role {
                     let role = <$type>::run(context.clone(), settings, self.debug_address);
-                    running.spawn(async move { role.await.map(drop).context(<$type>::NAME) });
+                    let start = context.health.hold(<$type>::NAME);
+                    running.spawn(async move { readiness::begun(role, &start).await.map(drop).context(<$type>::NAME) });
                 })+
                 running
             }

@@ -7,6 +7,7 @@ mod examples;
 mod gangs;
 #[allow(dead_code)] // The fault runs use the rest of it.
 mod harness;
+mod installation;
 mod leaders;
 mod lifecycle;
 mod nodes;

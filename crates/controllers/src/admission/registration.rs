@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use kai_api::{Resource, Scope};
-use kai_cluster::{Client, Deletion, Part, Patch, Target};
+use kai_cluster::{CLUSTER_ROLE, Client, Deletion, InstallationOwner, Part, Patch, Target};
 use serde_json::{Value, json};
 
 use super::args::Settings;
@@ -32,16 +32,8 @@ static POLICY_BINDING: Resource = Resource::new(
     "validatingadmissionpolicybindings",
     Scope::Cluster,
 );
-const CLUSTER_ROLE: Resource = Resource::new(
-    "rbac.authorization.k8s.io",
-    "v1",
-    "ClusterRole",
-    "clusterroles",
-    Scope::Cluster,
-);
-/// The ClusterRole that owns the registered objects. Every installation has it and every uninstallation deletes it; the garbage
-/// collector then deletes the webhooks and policies, even if `kai uninstall` did not run.
-const OWNING_CLUSTER_ROLE: &str = "kai-admission";
+/// The ClusterRole that owns the registered objects of an installation without the anchor: manifests of older versions.
+const OLDER_OWNER: &str = "kai-admission";
 
 /// The CA certificates that the API server shall trust for the webhooks.
 #[derive(Clone, Debug)]
@@ -64,7 +56,9 @@ pub(crate) enum ApplyMode {
 /// Applies all policies and their bindings. An API server without ValidatingAdmissionPolicies answers with an error for which
 /// `is_not_found` holds.
 pub(crate) async fn apply_policies(client: &Client, settings: &Settings) -> Result<(), kai_cluster::Error> {
-    let owner = owner(client).await;
+    let Registration::Wanted(owner) = registration(client).await? else {
+        return Ok(());
+    };
     for policy in admission_policies::admission_policies(settings) {
         let resource = match policy["kind"].as_str() {
             Some("ValidatingAdmissionPolicy") => &POLICY,
@@ -86,7 +80,9 @@ pub(crate) async fn apply_webhooks(
     mode: ApplyMode,
     now: Timestamp,
 ) -> Result<(), kai_cluster::Error> {
-    let owner = owner(client).await;
+    let Registration::Wanted(owner) = registration(client).await? else {
+        return Ok(());
+    };
     for (at, (resource, name)) in webhook_configurations::ALL.into_iter().enumerate() {
         for attempt in 1..=CONFLICTS_MAX {
             let present = client.get_value(target(resource, name)).await?;
@@ -146,16 +142,29 @@ async fn apply(client: &Client, resource: &Resource, name: &str, fields: Value) 
         .map(|_| ())
 }
 
-/// The owner reference to the ClusterRole. Without it (not found or not readable) only the automatic clean-up is lost.
-async fn owner(client: &Client) -> Option<Value> {
-    let role = client
-        .get_value(target(&CLUSTER_ROLE, OWNING_CLUSTER_ROLE))
-        .await
-        .ok()??;
+/// Whether objects are registered, and their owner.
+enum Registration {
+    /// They are registered with this owner. Without one, an uninstallation deletes them by `kai uninstall` only.
+    Wanted(Option<Value>),
+    /// kai is being uninstalled. A webhook that is registered now would have no server in a moment.
+    Unwanted,
+}
+
+async fn registration(client: &Client) -> Result<Registration, kai_cluster::Error> {
+    Ok(match client.installation_owner().await? {
+        InstallationOwner::Present(owner) => Registration::Wanted(Some(owner)),
+        InstallationOwner::Absent => Registration::Wanted(older_owner(client).await),
+        InstallationOwner::Deleted(_) => {
+            tracing::info!("kai is being uninstalled: webhooks and policies are not registered any more");
+            Registration::Unwanted
+        }
+    })
+}
+
+async fn older_owner(client: &Client) -> Option<Value> {
+    let role = client.get_value(target(&CLUSTER_ROLE, OLDER_OWNER)).await.ok()??;
     let uid = role["metadata"]["uid"].as_str()?;
-    Some(
-        json!({"apiVersion": CLUSTER_ROLE.api_version(), "kind": CLUSTER_ROLE.kind, "name": OWNING_CLUSTER_ROLE, "uid": uid}),
-    )
+    Some(json!({"apiVersion": CLUSTER_ROLE.api_version(), "kind": CLUSTER_ROLE.kind, "name": OLDER_OWNER, "uid": uid}))
 }
 
 fn set_owner(fields: &mut Value, owner: Option<&Value>) {

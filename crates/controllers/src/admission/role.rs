@@ -24,7 +24,7 @@ use super::registration::{self, ApplyMode, CaSource};
 use super::server::{State, router};
 
 const NAME: &str = "admission";
-/// Interval between two maintenance rounds. A round that changes nothing reads the four webhook configurations.
+/// Interval between two maintenance rounds. A round that changes nothing reads the anchor and the four webhook configurations.
 const ROUND_INTERVAL: Duration = Duration::from_secs(30);
 /// Interval after a round that failed.
 const ROUND_INTERVAL_AFTER_FAILURE: Duration = Duration::from_secs(5);

@@ -60,7 +60,8 @@ impl Kube {
         kube
     }
 
-    async fn install(&self) {
+    /// Creates namespaces, definitions and permissions.
+    pub(crate) async fn install(&self) {
         let namespaces = ["kai-scheduler", keys::RESERVATION]
             .map(|name| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } }));
         // The GPU operator creates this class; pods that share GPUs name it.
