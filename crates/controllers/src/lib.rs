@@ -1,5 +1,5 @@
 //! The cluster controllers: the pod grouper creates pod groups for pods, the status controllers write the status of pod groups and
-//! queues, and admission mutates and validates submitted objects. Architecture invariant: nothing here decides where a pod runs.
+//! queues, admission mutates and validates submitted objects, and the operator runs all roles as a Config says. Architecture invariant: nothing here decides where a pod runs.
 
 pub mod admission;
 mod args;
@@ -7,6 +7,7 @@ mod defaults;
 mod error;
 pub mod grouper;
 mod merge_patch;
+pub mod operator;
 mod reconciles;
 mod run;
 pub mod status;
