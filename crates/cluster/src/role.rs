@@ -1,6 +1,8 @@
 //! The context that every control-plane role gets: client, informers, clock, metrics, health.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
@@ -40,6 +42,16 @@ impl Context {
         self.with_client(self.client.guarded(leadership))
     }
 
+    /// The context of a role that may end before the process, such as the scheduler of a shard. Its metrics have these labels; they end
+    /// with the last clone of the context, as its health does.
+    pub fn part(&self, labels: &[(&'static str, String)]) -> Context {
+        Context {
+            metrics: self.metrics.part(labels),
+            health: self.health.part(),
+            ..self.clone()
+        }
+    }
+
     /// The same informers with another client for calls.
     pub fn with_client(&self, client: Client) -> Context {
         Context { client, ..self.clone() }
@@ -50,28 +62,93 @@ impl Context {
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     registry: Arc<Mutex<Registry>>,
+    /// Registries of parts that still run.
+    parts: Arc<Mutex<Vec<Weak<Mutex<Registry>>>>>,
 }
 
 impl Metrics {
+    fn part(&self, labels: &[(&'static str, String)]) -> Metrics {
+        let labels = labels
+            .iter()
+            .map(|(name, value)| (Cow::Borrowed(*name), Cow::Owned(value.clone())));
+        let registry = Arc::new(Mutex::new(Registry::with_labels(labels)));
+        let mut parts = lock(&self.parts);
+        parts.retain(|part| part.strong_count() > 0);
+        parts.push(Arc::downgrade(&registry));
+        Metrics {
+            registry,
+            parts: Arc::default(),
+        }
+    }
+
     /// The registry, locked.
     pub fn registry(&self) -> MutexGuard<'_, Registry> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.registry)
     }
 
     /// All metrics in the OpenMetrics text format.
     pub fn text(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string can't fail.
-        let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry());
-        text
+        let parts: Vec<_> = lock(&self.parts).iter().filter_map(Weak::upgrade).collect();
+        let text = |registry: &Mutex<Registry>| {
+            let mut text = String::new();
+            // Writing to a string can't fail.
+            let _ = prometheus_client::encoding::text::encode(&mut text, &lock(registry));
+            text
+        };
+        let own = text(&self.registry);
+        match parts.as_slice() {
+            [] => own,
+            parts => merged(std::iter::once(own).chain(parts.iter().map(|part| text(part)))),
+        }
     }
+}
+
+/// One text of several. The format requires that all lines of a metric stand together, after one description.
+fn merged(texts: impl Iterator<Item = String>) -> String {
+    /// The description and the lines of one metric.
+    type Family = (Vec<String>, Vec<String>);
+    let mut families: BTreeMap<String, Family> = BTreeMap::new();
+    for text in texts {
+        let mut name = String::new();
+        let mut is_first = true;
+        for line in text.lines().filter(|line| *line != "# EOF") {
+            match line.strip_prefix("# ") {
+                Some(description) => {
+                    let of = description.split(' ').nth(1).unwrap_or_default();
+                    if of != name {
+                        name = of.to_owned();
+                        is_first = !families.contains_key(&name);
+                    }
+                    if is_first {
+                        families.entry(name.clone()).or_default().0.push(line.to_owned());
+                    }
+                }
+                None => families.entry(name.clone()).or_default().1.push(line.to_owned()),
+            }
+        }
+    }
+    let lines = families
+        .into_values()
+        .flat_map(|(description, lines)| description.into_iter().chain(lines));
+    let mut text: String = lines.map(|line| line + "\n").collect();
+    text.push_str("# EOF\n");
+    text
+}
+
+/// A panic while the lock was held can't leave a list or registry half changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The health of a process: every component reports regularly that it makes progress. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
-    components: Arc<Mutex<Vec<Component>>>,
+    components: Components,
+    /// Components of parts that still run.
+    parts: Arc<Mutex<Vec<Weak<Mutex<Vec<Component>>>>>>,
 }
+
+type Components = Arc<Mutex<Vec<Component>>>;
 
 #[derive(Clone, Debug)]
 struct Component {
@@ -102,25 +179,35 @@ impl Health {
 
     /// Components without a report yet, for the readiness probe.
     pub fn not_ready(&self) -> Vec<&'static str> {
-        let components = self.lock();
-        components
-            .iter()
-            .filter(|component| !component.ready)
-            .map(|component| component.name)
-            .collect()
+        self.names(|component| !component.ready)
     }
 
     /// Components whose last report is too old, for the liveness probe.
     pub fn stuck(&self) -> Vec<&'static str> {
-        let components = self.lock();
-        let stuck = components
-            .iter()
-            .filter(|component| component.last_report.elapsed() > component.silence_max);
-        stuck.map(|component| component.name).collect()
+        self.names(|component| component.last_report.elapsed() > component.silence_max)
+    }
+
+    fn part(&self) -> Health {
+        let part = Health::default();
+        let mut parts = lock(&self.parts);
+        parts.retain(|part| part.strong_count() > 0);
+        parts.push(Arc::downgrade(&part.components));
+        part
+    }
+
+    fn names(&self, is_meant: impl Fn(&Component) -> bool) -> Vec<&'static str> {
+        let parts = lock(&self.parts);
+        let all = std::iter::once(Arc::clone(&self.components)).chain(parts.iter().filter_map(Weak::upgrade));
+        let names = all.map(|components| {
+            let components = lock(&components);
+            let meant = components.iter().filter(|component| is_meant(component));
+            meant.map(|component| component.name).collect::<Vec<_>>()
+        });
+        names.flatten().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Component>> {
-        self.components.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.components)
     }
 }
 
@@ -139,5 +226,32 @@ mod tests {
         assert_eq!(health.stuck(), ["cycle"]);
         health.alive("cycle");
         assert!(health.stuck().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_part_ends_with_its_metrics_and_its_health() {
+        let service = tower::service_fn(|_: http::Request<kube::client::Body>| {
+            std::future::pending::<Result<http::Response<kube::client::Body>, std::io::Error>>()
+        });
+        let context = Context::new(Client::in_process(service), Clock::System);
+        let count = |context: &Context| {
+            let counter = prometheus_client::metrics::counter::Counter::<u64>::default();
+            counter.inc();
+            context.metrics.registry().register("cycles", "Cycles", counter);
+        };
+        count(&context);
+        let part = context.part(&[("shard", "a100".to_owned())]);
+        count(&part);
+        part.health.announce("cycle", Duration::from_secs(30));
+        assert_eq!(context.health.not_ready(), ["cycle"]);
+        let told =
+            "# HELP cycles Cycles.\n# TYPE cycles counter\ncycles_total 1\ncycles_total{shard=\"a100\"} 1\n# EOF\n";
+        assert_eq!(context.metrics.text(), told);
+        drop(part);
+        assert!(context.health.not_ready().is_empty());
+        assert_eq!(
+            context.metrics.text(),
+            told.replace("cycles_total{shard=\"a100\"} 1\n", "")
+        );
     }
 }
