@@ -12,7 +12,7 @@ use super::run::{Leadership, run};
 use super::table::{Role, RoleSettings};
 
 /// KAI's name of the lease: a binder of KAI and one of ours must not both lead.
-const LEASE: &str = "2ad35f9c.kai.scheduler";
+pub(super) const LEASE: &str = "2ad35f9c.kai.scheduler";
 
 /// The flags of `kai binder`.
 #[derive(Debug, Args)]
@@ -33,11 +33,7 @@ pub(crate) fn main(arguments: Arguments) -> anyhow::Result<ExitCode> {
         binder: Some(arguments.role.settings()?),
         ..RoleSettings::default()
     };
-    run(
-        arguments.process,
-        Leadership::elected(LEASE, arguments.election),
-        settings,
-    )
+    run(arguments.process, Leadership::Elected(arguments.election), settings)
 }
 
 /// The role in the table.

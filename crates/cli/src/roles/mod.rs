@@ -8,10 +8,13 @@ pub(crate) mod all;
 mod announce;
 pub(crate) mod binder;
 pub(crate) mod controllers;
+pub(crate) mod operator;
 mod process;
 mod run;
 pub(crate) mod scheduler;
 mod serve;
+mod shard_check;
+mod supervise;
 mod table;
 
 pub(crate) use process::Connection;

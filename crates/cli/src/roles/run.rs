@@ -1,9 +1,11 @@
 //! The process of a role: connects, takes part in the election, serves metrics and health, and runs until a signal stops it.
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::process::ExitCode;
 
 use kai_cluster::{Candidate, Client, Clock, Context, LeaseTimes};
+use tokio::task::JoinSet;
 
 use super::announce::{self, Leader};
 use super::process::{Connection, Election, Process};
@@ -13,34 +15,64 @@ use crate::log;
 
 /// Which replicas of a role work.
 pub(super) enum Leadership {
-    /// The replica that holds the lease of this name, if the flags turn the election on.
-    Elected(String, Election),
+    /// The replica that holds the leases of the roles, if the flags turn the election on.
+    Elected(Election),
     /// Every replica.
     EveryReplica,
 }
 
-impl Leadership {
-    pub(super) fn elected(lease: impl Into<String>, election: Election) -> Leadership {
-        Leadership::Elected(lease.into(), election)
+/// A replica that takes part in elections.
+#[derive(Clone, Debug)]
+pub(super) struct Replica {
+    /// Namespace of the leases.
+    pub(super) namespace: String,
+    pub(super) identity: String,
+}
+
+impl Replica {
+    fn candidate(&self, lease: &str) -> Candidate {
+        Candidate {
+            namespace: self.namespace.clone(),
+            name: lease.to_owned(),
+            identity: self.identity.clone(),
+            times: LeaseTimes::default(),
+            clock: Clock::System,
+        }
     }
 }
 
 /// Runs the roles in `settings` until SIGTERM or SIGINT.
 pub(super) fn run(process: Process, leadership: Leadership, settings: RoleSettings) -> anyhow::Result<ExitCode> {
+    let leases = settings.leases();
+    let announced = settings.clone();
+    run_with(process, leadership, leases, &announced, |context, replica| {
+        lead(replica, context, settings)
+    })
+}
+
+/// Runs `work` until SIGTERM or SIGINT. It gets a replica if there are elections. `announced` are the roles that the log names.
+pub(super) fn run_with<F>(
+    process: Process,
+    leadership: Leadership,
+    leases: Vec<String>,
+    announced: &RoleSettings,
+    work: impl FnOnce(Context, Option<Replica>) -> F,
+) -> anyhow::Result<ExitCode>
+where
+    F: Future<Output = anyhow::Result<Infallible>>,
+{
     log::start(&process.log)?;
     for warning in process.warnings() {
         tracing::warn!("{warning}");
     }
     let leader = match leadership {
         Leadership::EveryReplica => Leader::EveryReplica,
-        Leadership::Elected(_, election) if !election.leader_elect => Leader::Alone,
-        Leadership::Elected(lease, election) => Leader::Elected(Candidate {
-            namespace: election.namespace,
-            name: lease,
-            identity: identity(),
-            times: LeaseTimes::default(),
-            clock: Clock::System,
-        }),
+        Leadership::Elected(election) if !election.leader_elect => Leader::Alone,
+        Leadership::Elected(election) => {
+            let namespace = election.namespace;
+            let identity = identity();
+            Leader::Elected(Replica { namespace, identity }, leases)
+        }
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -52,14 +84,14 @@ pub(super) fn run(process: Process, leadership: Leadership, settings: RoleSettin
             metrics_and_health: serving.address(),
             probes: probes.address(),
         };
-        announce::announce(&client, &leader, &ports, &settings);
-        let candidate = match leader {
-            Leader::Elected(candidate) => Some(candidate),
+        announce::announce(&client, &leader, &ports, announced);
+        let replica = match leader {
+            Leader::Elected(replica, _) => Some(replica),
             Leader::Alone | Leader::EveryReplica => None,
         };
         tokio::select! {
             never = announce::reach(&client) => match never {},
-            failed = lead(candidate, context, settings) => failed.map(|never| match never {}),
+            failed = work(context, replica) => failed.map(|never| match never {}),
             served = serving.ended() => Err(anyhow::anyhow!("serving metrics ended: {served:?}")),
             served = probes.ended() => Err(anyhow::anyhow!("serving probes ended: {served:?}")),
             () = stopped() => Ok(ExitCode::SUCCESS),
@@ -74,37 +106,51 @@ async fn connect(connection: &Connection) -> anyhow::Result<Client> {
         .map_err(|error| anyhow::anyhow!("{error}; without a cluster, `kai playground` runs one in this process"))
 }
 
-/// Runs the webhooks on every replica, and the other roles on the leader only.
-async fn lead(
-    candidate: Option<Candidate>,
+/// Runs every role while this replica holds the role's lease. Webhooks run on every replica.
+pub(super) async fn lead(
+    replica: Option<Replica>,
     context: Context,
-    mut settings: RoleSettings,
+    settings: RoleSettings,
 ) -> anyhow::Result<Infallible> {
-    let Some(candidate) = candidate else {
+    let Some(replica) = replica else {
         return table::run(context, settings).await;
     };
-    let everywhere = settings.admission.take().map(|admission| RoleSettings {
-        admission: Some(admission),
-        ..RoleSettings::default()
-    });
-    let leading = async {
-        let led = context.client.while_leading(candidate, |leadership| {
-            table::run(context.guarded(&leadership), settings)
+    let mut running = JoinSet::new();
+    for (lease, part) in settings.parts() {
+        let (context, replica) = (context.clone(), replica.clone());
+        running.spawn(async move {
+            match lease {
+                Some(lease) => lead_one(&replica, &lease, context, |context| table::run(context, part)).await,
+                None => table::run(context, part).await,
+            }
         });
-        // The process ends. Kubernetes restarts it, and it starts without the assumptions of its time as leader.
-        led.await
-            .unwrap_or_else(|| Err(anyhow::anyhow!("another replica may lead now; this one ends")))
-    };
-    let answering = async {
-        match everywhere {
-            Some(settings) => table::run(context.clone(), settings).await,
-            None => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        failed = leading => failed,
-        failed = answering => failed,
     }
+    match running.join_next().await {
+        Some(Ok(ended)) => ended,
+        Some(Err(error)) => Err(anyhow::anyhow!("a role died: {error}")),
+        None => Err(anyhow::anyhow!("there is no role to run")),
+    }
+}
+
+/// Runs `work` while this replica holds the lease. Ends when it loses the lease: the process ends, Kubernetes restarts it, and it starts
+/// without the assumptions of its time as leader.
+pub(super) async fn lead_one<F>(
+    replica: &Replica,
+    lease: &str,
+    context: Context,
+    work: impl FnOnce(Context) -> F,
+) -> anyhow::Result<Infallible>
+where
+    F: Future<Output = anyhow::Result<Infallible>>,
+{
+    let led = context.client.while_leading(replica.candidate(lease), |leadership| {
+        work(context.guarded(&leadership))
+    });
+    led.await.unwrap_or_else(|| {
+        Err(anyhow::anyhow!(
+            "another replica may hold the lease {lease} now; this one ends"
+        ))
+    })
 }
 
 /// Host name and a random part, so that a restarted pod does not take the lease of its predecessor for its own.
