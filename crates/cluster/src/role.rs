@@ -143,12 +143,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The health of a process: every component reports regularly that it makes progress. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
-    components: Components,
+    components: Arc<Components>,
     /// Components of parts that still run.
-    parts: Arc<Mutex<Vec<Weak<Mutex<Vec<Component>>>>>>,
+    parts: Arc<Mutex<Vec<Weak<Components>>>>,
 }
 
-type Components = Arc<Mutex<Vec<Component>>>;
+type Components = Mutex<Vec<Component>>;
 
 #[derive(Clone, Debug)]
 struct Component {
