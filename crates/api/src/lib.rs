@@ -6,6 +6,7 @@
 
 mod backoff;
 mod bind_request;
+mod cluster_policy;
 mod config;
 mod config_map;
 pub mod crd;
@@ -43,6 +44,7 @@ mod workload_values;
 
 pub use backoff::Backoff;
 pub use bind_request::{BindPhase, BindRequest};
+pub use cluster_policy::gpu_operator_uses_cdi;
 pub use config::Config;
 pub use config_map::ConfigMap;
 pub use duration::parse_duration;

@@ -58,6 +58,8 @@ commands! {
     Controllers => roles::controllers.main,
     /// Check and complete pods, queues, pod groups and topologies as they are created.
     Admission => roles::admission.main,
+    /// Run the roles in Deployments, as the Config and the scheduling shards say.
+    Operator => roles::operator.main,
     /// Remove kai's webhooks, admission policies, leases and reservation pods from the cluster. Workloads and their pods stay.
     Uninstall => uninstall.run,
     /// Serve the GPUs of this node: offer them to the kubelet, inject the driver, label the node, watch health.
@@ -149,5 +151,8 @@ mod tests {
         );
         check("kai admission --webhook-addr=9443 --leader-elect --qps=50 --gpu-sharing-enabled=true");
         check("kai all --role scheduler=--schedule-period=2s");
+        check(
+            "kai operator --namespace=kai-scheduler --leader-elect --qps=50 --burst=300 --image=registry/kai:1 --image-pull-secret=s",
+        );
     }
 }

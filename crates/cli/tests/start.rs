@@ -69,7 +69,7 @@ fn all_roles_say_version_ports_leader_server_and_what_they_watch() {
             "roles=\"scheduler, binder, controllers\"",
             "metrics_and_health=\"127.0.0.1:",
             "probes=\"none\"",
-            "lease=\"kai-scheduler/kai-all\"",
+            "2ad35f9c.kai.scheduler",
             "identity=",
             "schedulerName kai-scheduler in all namespaces",
             "reservation pods in namespace kai-resource-reservation",

@@ -1,7 +1,6 @@
 //! The owners of objects that kai creates at run time. An owner is deleted with the installation, and the garbage collector then deletes
 //! the objects: an uninstallation leaves no webhook, policy, reservation pod or lease behind.
 
-
 use kai_api::{Resource, Scope};
 use serde_json::{Value, json};
 

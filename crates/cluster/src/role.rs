@@ -1,8 +1,10 @@
 //! The context that every control-plane role gets: client, informers, clock, metrics, health.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -47,6 +49,16 @@ impl Context {
         self.with_client(self.client.guarded(leadership))
     }
 
+    /// The context of a role that may end before the process, such as the scheduler of a shard. Its metrics have these labels; they end
+    /// with the last clone of the context, as its health does.
+    pub fn part(&self, labels: &[(&'static str, String)]) -> Context {
+        Context {
+            metrics: self.metrics.part(labels),
+            health: self.health.part(),
+            ..self.clone()
+        }
+    }
+
     /// The same informers with another client for calls.
     pub fn with_client(&self, client: Client) -> Context {
         Context { client, ..self.clone() }
@@ -57,9 +69,25 @@ impl Context {
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     registry: Arc<Mutex<Registry>>,
+    /// Registries of parts that still run.
+    parts: Arc<Mutex<Vec<Weak<Mutex<Registry>>>>>,
 }
 
 impl Metrics {
+    fn part(&self, labels: &[(&'static str, String)]) -> Metrics {
+        let labels = labels
+            .iter()
+            .map(|(name, value)| (Cow::Borrowed(*name), Cow::Owned(value.clone())));
+        let registry = Arc::new(Mutex::new(Registry::with_labels(labels)));
+        let mut parts = self.parts.lock();
+        parts.retain(|part| part.strong_count() > 0);
+        parts.push(Arc::downgrade(&registry));
+        Metrics {
+            registry,
+            parts: Arc::default(),
+        }
+    }
+
     /// The registry, locked.
     pub fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock()
@@ -67,11 +95,51 @@ impl Metrics {
 
     /// All metrics in the OpenMetrics text format.
     pub fn text(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string can't fail.
-        let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry());
-        text
+        let parts: Vec<_> = self.parts.lock().iter().filter_map(Weak::upgrade).collect();
+        let text = |registry: &Mutex<Registry>| {
+            let mut text = String::new();
+            // Writing to a string can't fail.
+            let _ = prometheus_client::encoding::text::encode(&mut text, &registry.lock());
+            text
+        };
+        let own = text(&self.registry);
+        match parts.as_slice() {
+            [] => own,
+            parts => merged(std::iter::once(own).chain(parts.iter().map(|part| text(part)))),
+        }
     }
+}
+
+/// One text of several. The format requires that all lines of a metric stand together, after one description.
+fn merged(texts: impl Iterator<Item = String>) -> String {
+    /// The description and the lines of one metric.
+    type Family = (Vec<String>, Vec<String>);
+    let mut families: BTreeMap<String, Family> = BTreeMap::new();
+    for text in texts {
+        let mut name = String::new();
+        let mut is_first = true;
+        for line in text.lines().filter(|line| *line != "# EOF") {
+            match line.strip_prefix("# ") {
+                Some(description) => {
+                    let of = description.split(' ').nth(1).unwrap_or_default();
+                    if of != name {
+                        name = of.to_owned();
+                        is_first = !families.contains_key(&name);
+                    }
+                    if is_first {
+                        families.entry(name.clone()).or_default().0.push(line.to_owned());
+                    }
+                }
+                None => families.entry(name.clone()).or_default().1.push(line.to_owned()),
+            }
+        }
+    }
+    let lines = families
+        .into_values()
+        .flat_map(|(description, lines)| description.into_iter().chain(lines));
+    let mut text: String = lines.map(|line| line + "\n").collect();
+    text.push_str("# EOF\n");
+    text
 }
 
 /// The health of a process: every component reports regularly that it makes progress. Cheap to clone.
@@ -80,10 +148,17 @@ impl Metrics {
 /// replica becomes the leader and its other roles start.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
-    components: Arc<Mutex<Vec<Component>>>,
-    /// Steps of the start that are not done.
-    holds: Arc<Mutex<Vec<&'static str>>>,
+    progress: Arc<Mutex<Progress>>,
+    /// The progress of parts that still run.
+    parts: Arc<Mutex<Vec<Weak<Mutex<Progress>>>>>,
     was_ready: Arc<AtomicBool>,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    components: Vec<Component>,
+    /// Steps of the start that are not done.
+    holds: Vec<&'static str>,
 }
 
 /// A step of the start of a process, which is not ready until the step releases or drops this value.
@@ -91,7 +166,7 @@ pub struct Health {
 pub struct ReadinessHold {
     name: &'static str,
     released: AtomicBool,
-    holds: Arc<Mutex<Vec<&'static str>>>,
+    progress: Arc<Mutex<Progress>>,
 }
 
 impl ReadinessHold {
@@ -100,7 +175,7 @@ impl ReadinessHold {
         if self.released.swap(true, Ordering::SeqCst) {
             return;
         }
-        let mut holds = self.holds.lock();
+        let holds = &mut self.progress.lock().holds;
         if let Some(at) = holds.iter().position(|name| *name == self.name) {
             holds.remove(at);
         }
@@ -124,7 +199,7 @@ struct Component {
 impl Health {
     /// Registers a component. It is not ready until its first report, and must report at least every `silence_max`.
     pub fn announce(&self, name: &'static str, silence_max: Duration) {
-        self.components.lock().push(Component {
+        self.progress.lock().components.push(Component {
             name,
             ready: false,
             last_report: Instant::now(),
@@ -134,12 +209,8 @@ impl Health {
 
     /// The component reports that it makes progress.
     pub fn alive(&self, name: &'static str) {
-        for component in self
-            .components
-            .lock()
-            .iter_mut()
-            .filter(|component| component.name == name)
-        {
+        let components = &mut self.progress.lock().components;
+        for component in components.iter_mut().filter(|component| component.name == name) {
             component.ready = true;
             component.last_report = Instant::now();
         }
@@ -147,22 +218,22 @@ impl Health {
 
     /// Begins a step of the start.
     pub fn hold(&self, name: &'static str) -> ReadinessHold {
-        let holds = Arc::clone(&self.holds);
-        holds.lock().push(name);
+        self.progress.lock().holds.push(name);
         ReadinessHold {
             name,
             released: AtomicBool::new(false),
-            holds,
+            progress: Arc::clone(&self.progress),
         }
     }
 
     /// Steps of the start that are not done, and components without a report yet.
     pub fn not_ready(&self) -> Vec<&'static str> {
-        let components = self.components.lock();
-        let silent = components.iter().filter(|component| !component.ready);
-        let mut names = self.holds.lock().clone();
-        names.extend(silent.map(|component| component.name));
-        names
+        self.names(|progress| {
+            let silent = progress.components.iter().filter(|component| !component.ready);
+            let mut names = progress.holds.clone();
+            names.extend(silent.map(|component| component.name));
+            names
+        })
     }
 
     /// Whether the process has been ready once, for the readiness probe. `is_ready` is whether it is ready now.
@@ -172,11 +243,28 @@ impl Health {
 
     /// Components whose last report is too old, for the liveness probe.
     pub fn stuck(&self) -> Vec<&'static str> {
-        let components = self.components.lock();
-        let stuck = components
-            .iter()
-            .filter(|component| component.last_report.elapsed() > component.silence_max);
-        stuck.map(|component| component.name).collect()
+        self.names(|progress| {
+            let stuck = progress
+                .components
+                .iter()
+                .filter(|component| component.last_report.elapsed() > component.silence_max);
+            stuck.map(|component| component.name).collect()
+        })
+    }
+
+    fn part(&self) -> Health {
+        let part = Health::default();
+        let mut parts = self.parts.lock();
+        parts.retain(|part| part.strong_count() > 0);
+        parts.push(Arc::downgrade(&part.progress));
+        part
+    }
+
+    /// Names of the process itself, and of its parts.
+    fn names(&self, of: impl Fn(&Progress) -> Vec<&'static str>) -> Vec<&'static str> {
+        let parts: Vec<_> = self.parts.lock().iter().filter_map(Weak::upgrade).collect();
+        let all = std::iter::once(&self.progress).chain(&parts);
+        all.flat_map(|progress| of(&progress.lock())).collect()
     }
 }
 
@@ -210,5 +298,32 @@ mod tests {
         assert_eq!(health.stuck(), ["cycle"]);
         health.alive("cycle");
         assert!(health.stuck().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_part_ends_with_its_metrics_and_its_health() {
+        let service = tower::service_fn(|_: http::Request<kube::client::Body>| {
+            std::future::pending::<Result<http::Response<kube::client::Body>, std::io::Error>>()
+        });
+        let context = Context::new(Client::in_process(service), Clock::System);
+        let count = |context: &Context| {
+            let counter = prometheus_client::metrics::counter::Counter::<u64>::default();
+            counter.inc();
+            context.metrics.registry().register("cycles", "Cycles", counter);
+        };
+        count(&context);
+        let part = context.part(&[("shard", "a100".to_owned())]);
+        count(&part);
+        part.health.announce("cycle", Duration::from_secs(30));
+        assert_eq!(context.health.not_ready(), ["cycle"]);
+        let told =
+            "# HELP cycles Cycles.\n# TYPE cycles counter\ncycles_total 1\ncycles_total{shard=\"a100\"} 1\n# EOF\n";
+        assert_eq!(context.metrics.text(), told);
+        drop(part);
+        assert!(context.health.not_ready().is_empty());
+        assert_eq!(
+            context.metrics.text(),
+            told.replace("cycles_total{shard=\"a100\"} 1\n", "")
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! The cluster controllers: the pod grouper creates pod groups for pods, the status controllers write the status of pod groups and
-//! queues, admission mutates and validates submitted objects, and the installation step applies CustomResourceDefinitions and the objects of
-//! an installation. Architecture invariant: nothing here decides where a pod runs.
+//! queues, admission mutates and validates submitted objects, the installation step applies CustomResourceDefinitions and the objects of an
+//! installation, and the operator runs all roles as a Config says. Architecture invariant: nothing here decides where a pod runs.
 
 pub mod admission;
 mod args;
@@ -9,6 +9,7 @@ mod error;
 pub mod grouper;
 pub mod installation;
 mod merge_patch;
+pub mod operator;
 mod reconciles;
 mod run;
 pub mod status;

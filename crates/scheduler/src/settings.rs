@@ -5,7 +5,8 @@ use std::time::Duration;
 use kai_api::ReservationPods;
 use kai_engine::model::{Config, Millis};
 
-use crate::{Args, Error, config};
+use crate::config::{self, ConfigFile};
+use crate::{Args, Error};
 use kai_mirror::{MirrorSettings, ObjectList, Partition, WorkerLabels};
 
 /// Which pods are bound through a BindRequest.
@@ -64,6 +65,17 @@ impl TryFrom<Args> for Settings {
 
     fn try_from(args: Args) -> Result<Settings, Error> {
         let file = config::load(&args.scheduler_conf)?;
+        Settings::new(args, file)
+    }
+}
+
+impl Settings {
+    /// The settings of a shard: `config` is the content of its configuration file, in place of `--scheduler-conf`.
+    pub fn of_shard(args: Args, config: &str) -> Result<Settings, Error> {
+        Settings::new(args, config::parse(config)?)
+    }
+
+    fn new(args: Args, file: ConfigFile) -> Result<Settings, Error> {
         let warnings = file.warnings.into_iter().chain(args.warnings()).collect();
         let mut config = file.config;
         config.consolidation_preemptees_max = u32::try_from(args.max_consolidation_preemptees).ok();
@@ -102,9 +114,7 @@ impl TryFrom<Args> for Settings {
             status_rate: (args.qps.max(1), args.burst.max(1)),
         })
     }
-}
 
-impl Settings {
     /// The settings of the mirror.
     pub(crate) fn mirror(&self) -> MirrorSettings {
         MirrorSettings {

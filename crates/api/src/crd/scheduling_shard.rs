@@ -19,6 +19,10 @@ use crate::QuantityText;
     plural = "schedulingshards",
     singular = "schedulingshard",
     status = "SchedulingShardStatus",
+    printcolumn = r#"{"name":"Partition","type":"string","jsonPath":".spec.partitionLabelValue"}"#,
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
+    printcolumn = r#"{"name":"Message","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"Ready\")].message"}"#,
     derive = "Default",
     derive = "PartialEq",
     doc = "The scheduling settings of one partition of the cluster."

@@ -35,10 +35,6 @@ pub(crate) enum Naming {
 
 /// Prefix of the devices in our node agent's CDI spec.
 const AGENT_CDI_PREFIX: &str = "kai.scheduler/gpu=";
-/// From this release on the GPU operator's device plugin uses CDI devices wherever CDI is enabled.
-const OPERATOR_CDI_SINCE: (u32, u32) = (25, 10);
-/// Label of the GPU operator's ClusterPolicy: its release.
-const VERSION_LABEL: &str = "app.kubernetes.io/version";
 
 impl NodeFacts {
     /// From a Node with all its fields.
@@ -109,21 +105,6 @@ pub(crate) fn visible_devices(gpus: &[String], naming: Naming) -> String {
     gpus.iter().map(name).collect::<Vec<_>>().join(",")
 }
 
-/// Whether the GPU operator's device plugin uses CDI devices, from its ClusterPolicies.
-pub(crate) fn operator_uses_cdi(policies: &[Value]) -> bool {
-    let Some(policy) = policies.first() else { return false };
-    let cdi = &policy["spec"]["cdi"];
-    let version = policy["metadata"]["labels"][VERSION_LABEL].as_str().and_then(release);
-    let recent = version.is_some_and(|version| version >= OPERATOR_CDI_SINCE);
-    cdi["enabled"] == true && (recent || cdi["default"] == true)
-}
-
-/// Year and month of `v25.10.1`.
-fn release(text: &str) -> Option<(u32, u32)> {
-    let mut parts = text.strip_prefix('v').unwrap_or(text).split('.');
-    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -191,25 +172,5 @@ mod tests {
             ..tegra
         };
         check(&mixed, &settings, false, "GPU-1,GPU-2");
-    }
-
-    #[test]
-    fn policies_of_the_operator() {
-        let policy = |version: &str, cdi: Value| {
-            vec![json!({ "metadata": { "labels": { "app.kubernetes.io/version": version } }, "spec": { "cdi": cdi } })]
-        };
-        assert!(!operator_uses_cdi(&[]));
-        assert!(operator_uses_cdi(&policy("v25.10.0", json!({ "enabled": true }))));
-        assert!(operator_uses_cdi(&policy("v26.1.0", json!({ "enabled": true }))));
-        assert!(!operator_uses_cdi(&policy("v25.3.4", json!({ "enabled": true }))));
-        assert!(operator_uses_cdi(&policy(
-            "v25.3.4",
-            json!({ "enabled": true, "default": true })
-        )));
-        assert!(!operator_uses_cdi(&policy(
-            "v25.10.0",
-            json!({ "enabled": false, "default": true })
-        )));
-        assert!(!operator_uses_cdi(&policy("nightly", json!({ "enabled": true }))));
     }
 }

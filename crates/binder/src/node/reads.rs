@@ -5,7 +5,7 @@ use kai_cluster::{Selection, Target};
 use tokio::time::Instant;
 
 use crate::node::allocations::{NodeAllocations, NodeObjects, is_active};
-use crate::node::facts::{NodeFacts, operator_uses_cdi};
+use crate::node::facts::NodeFacts;
 use crate::reservation::state::Reservation;
 use crate::shell::run::Binder;
 use crate::{Choice, GpuGroupKey, reservation_name};
@@ -143,7 +143,7 @@ impl Binder {
         }
         let uses = match self.client.resource_of("nvidia.com/v1", "ClusterPolicy").await? {
             Some(resource) => match self.client.list_values(&resource, &Selection::default()).await {
-                Ok(policies) => operator_uses_cdi(&policies),
+                Ok(policies) => kai_api::gpu_operator_uses_cdi(&policies),
                 Err(error) if error.is_refused() => false,
                 Err(error) => return Err(error),
             },

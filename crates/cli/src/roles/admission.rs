@@ -32,7 +32,7 @@ pub(crate) fn main(arguments: Arguments) -> anyhow::Result<ExitCode> {
         admission: Some(arguments.role.settings()?),
         ..RoleSettings::default()
     };
-    run(arguments.process, Leadership::EveryReplica, settings)
+    run(arguments.process, Leadership::EveryReplica, None, settings)
 }
 
 /// The role in the table.

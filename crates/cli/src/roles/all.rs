@@ -1,17 +1,27 @@
 //! `kai all`: every role of the cluster's side in one process. It has the flags that people set on small clusters; large clusters run
-//! the roles one by one, each with all of its flags.
+//! the roles one by one, each with all of its flags. If there is a Config, the roles follow it and the scheduling shards.
 
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use kai_controllers::installation::InstallationArgs;
+use kai_controllers::operator::{ImageReference, Installation, Runner};
 
+use super::operator;
 use super::process::{Election, Process};
-use super::run::{Leadership, install_and_run};
+use super::run::{Leadership, Start, run, run_with};
 use super::scheduler::DebugEndpoints;
+use super::supervise::{RoleFlags, supervise};
 use super::table::{ROLES, RoleSettings};
 
-const LEASE: &str = "kai-all";
+/// The Config that the roles follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ConfigChoice {
+    /// The Config kai-config and all scheduling shards, if that Config exists.
+    KaiConfig,
+    /// None: the flags of this process alone.
+    None,
+}
 
 /// The flags of `kai all`.
 #[derive(Debug, Args)]
@@ -30,21 +40,71 @@ pub(crate) struct Arguments {
     /// A further flag of one role, as in `--role scheduler=--schedule-period=2s`. May be repeated.
     #[arg(long = "role", help_heading = "Roles", value_name = "ROLE=FLAG")]
     flags: Vec<String>,
+    /// The Config that the roles follow, with its scheduling shards. Flags of --role come before its settings. A change restarts the
+    /// roles that it concerns.
+    #[arg(long, help_heading = "Roles", value_enum, default_value_t = ConfigChoice::KaiConfig)]
+    config: ConfigChoice,
 }
 
 /// Runs the roles until SIGTERM or SIGINT.
 pub(crate) fn main(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let settings = arguments.settings()?;
-    let installation = arguments.installation.settings(&arguments.election.namespace);
-    install_and_run(
-        arguments.process,
-        Leadership::elected(LEASE, arguments.election),
-        installation,
-        settings,
-    )
+    let install = arguments.installation.settings(&arguments.election.namespace);
+    if arguments.config == ConfigChoice::None {
+        return run(
+            arguments.process,
+            Leadership::Elected(arguments.election),
+            install,
+            settings,
+        );
+    }
+    let (flags, installation) = (arguments.role_flags(), arguments.operated_installation()?);
+    let mut leases = settings.leases();
+    leases.push(operator::LEASE.to_owned());
+    let announced = settings.clone();
+    let start = Start {
+        leadership: Leadership::Elected(arguments.election),
+        leases,
+        installation: install,
+        announced: &announced,
+    };
+    run_with(arguments.process, start, |context, replica| {
+        supervise(context, replica, settings, flags, installation)
+    })
 }
 
 impl Arguments {
+    fn role_flags(&self) -> RoleFlags {
+        let pair = |flag: &String| {
+            let (role, flag) = flag.split_once('=')?;
+            Some((role.to_owned(), flag.to_owned()))
+        };
+        RoleFlags {
+            typed: self.flags.iter().filter_map(pair).collect(),
+            with_admission: !self.no_admission,
+            debug_address: self.debug.address(),
+            create_default_queues: self.creates_default_queues(),
+        }
+    }
+
+    /// The installation directory says which queues a new cluster gets.
+    fn creates_default_queues(&self) -> bool {
+        self.installation.installation.is_none()
+    }
+
+    /// The process itself is the installation: its Deployment has the image. A Config that names a part of an image gets the rest here.
+    fn operated_installation(&self) -> anyhow::Result<Installation> {
+        let image = concat!("registry/local/kai-scheduler/kai:", env!("CARGO_PKG_VERSION"));
+        let image: ImageReference = image.parse().map_err(anyhow::Error::msg)?;
+        Ok(Installation {
+            namespace: self.election.namespace.clone(),
+            image,
+            pull_policy: "IfNotPresent".to_owned(),
+            pull_secrets: Vec::new(),
+            runner: Runner::Process,
+        })
+    }
+
     fn settings(&self) -> anyhow::Result<RoleSettings> {
         for flag in &self.flags {
             let role = flag.split_once('=').map(|(role, _)| role);
@@ -66,9 +126,8 @@ impl Arguments {
         if self.no_admission {
             settings.admission = None;
         }
-        if let (Some(_), Some(controllers)) = (&self.installation.installation, &mut settings.controllers) {
-            // The installation directory says which queues a new cluster gets.
-            controllers.create_default_queues = false;
+        if let Some(controllers) = &mut settings.controllers {
+            controllers.create_default_queues = self.creates_default_queues();
         }
         Ok(settings)
     }

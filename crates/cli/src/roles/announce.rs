@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use kai_cluster::{Candidate, Client};
+use kai_cluster::Client;
 
+use super::run::Replica;
 use super::table::RoleSettings;
 
 /// Pause between two attempts to reach an API server that does not answer.
@@ -18,8 +19,8 @@ pub(super) struct Ports {
 
 /// Which replica works.
 pub(super) enum Leader {
-    /// The one that wins the election.
-    Elected(Candidate),
+    /// The one that holds these leases; each role has its own.
+    Elected(Replica, Vec<String>),
     /// This one: there is no other.
     Alone,
     /// Each of them.
@@ -48,10 +49,11 @@ pub(super) fn announce(client: &Client, leader: &Leader, ports: &Ports, settings
         "serving"
     );
     match leader {
-        Leader::Elected(candidate) => tracing::info!(
-            lease = format!("{}/{}", candidate.namespace, candidate.name),
-            identity = candidate.identity,
-            "leader election is on: this replica waits for the lease"
+        Leader::Elected(replica, leases) => tracing::info!(
+            namespace = replica.namespace,
+            leases = leases.join(", "),
+            identity = replica.identity,
+            "leader election is on: each role waits for its lease"
         ),
         Leader::Alone => {
             tracing::info!("leader election is off: with more than one replica, start each with --leader-elect");

@@ -10,14 +10,14 @@ use super::run::ElectedRole;
 use super::table::{Role, RoleSettings};
 
 /// KAI's name of the lease: a binder of KAI and one of ours must not both lead.
-const LEASE: &str = "2ad35f9c.kai.scheduler";
+pub(super) const LEASE: &str = "2ad35f9c.kai.scheduler";
 
 /// The flags of `kai binder`.
 pub(crate) type Arguments = ElectedRole<kai_binder::Args>;
 
 /// Runs the role until SIGTERM or SIGINT.
 pub(crate) fn main(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    arguments.run(LEASE, |role| {
+    arguments.run(|role| {
         Ok(RoleSettings {
             binder: Some(role.settings()?),
             ..RoleSettings::default()

@@ -9,14 +9,55 @@ use kai_cluster::Context;
 use super::run::ElectedRole;
 use super::table::{Role, RoleSettings};
 
-const LEASE: &str = "kai-controllers";
+/// KAI's names of the leases of its three controllers: a controller of KAI and ours must not both lead.
+const POD_GROUPER_LEASE: &str = "54dff599.kai.scheduler";
+const POD_GROUP_CONTROLLER_LEASE: &str = "o1x22tjj.kai.scheduler";
+const QUEUE_CONTROLLER_LEASE: &str = "ov3xj497.kai.scheduler";
+
+/// The controllers one by one, each with its lease. The last one creates the default objects.
+pub(super) fn parts(settings: kai_controllers::Settings) -> Vec<(&'static str, kai_controllers::Settings)> {
+    let kai_controllers::Settings {
+        grouper,
+        pod_groups,
+        queues,
+        create_defaults,
+        create_default_queues,
+        warnings,
+    } = settings;
+    let one = kai_controllers::Settings::default;
+    let all = [
+        (
+            POD_GROUPER_LEASE,
+            grouper.is_some(),
+            kai_controllers::Settings { grouper, ..one() },
+        ),
+        (
+            POD_GROUP_CONTROLLER_LEASE,
+            pod_groups.is_some(),
+            kai_controllers::Settings { pod_groups, ..one() },
+        ),
+        (
+            QUEUE_CONTROLLER_LEASE,
+            queues.is_some(),
+            kai_controllers::Settings { queues, ..one() },
+        ),
+    ];
+    let enabled = all.into_iter().filter(|(_, enabled, _)| *enabled);
+    let mut parts: Vec<_> = enabled.map(|(lease, _, part)| (lease, part)).collect();
+    if let Some((_, part)) = parts.last_mut() {
+        part.create_defaults = create_defaults;
+        part.create_default_queues = create_default_queues;
+        part.warnings = warnings;
+    }
+    parts
+}
 
 /// The flags of `kai controllers`.
 pub(crate) type Arguments = ElectedRole<kai_controllers::Args>;
 
 /// Runs the role until SIGTERM or SIGINT.
 pub(crate) fn main(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    arguments.run(LEASE, |role| {
+    arguments.run(|role| {
         Ok(RoleSettings {
             controllers: Some(role.settings()?),
             ..RoleSettings::default()

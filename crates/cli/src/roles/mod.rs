@@ -8,11 +8,14 @@ pub(crate) mod all;
 mod announce;
 pub(crate) mod binder;
 pub(crate) mod controllers;
+pub(crate) mod operator;
 mod process;
 mod readiness;
 mod run;
 pub(crate) mod scheduler;
 mod serve;
+mod shard_check;
+mod supervise;
 mod table;
 
 pub(crate) use process::Connection;

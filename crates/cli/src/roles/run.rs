@@ -1,11 +1,13 @@
-//! The process of a role: connects, takes part in the election, serves metrics and health, and runs until a signal stops it.
+//! The process of a role: connects, installs, takes part in elections, serves metrics and health, and runs until a signal stops it.
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::process::ExitCode;
 
 use clap::Args;
 use kai_cluster::{Candidate, Client, Clock, Context, LeaseTimes, ReadinessHold};
 use kai_controllers::installation;
+use tokio::task::JoinSet;
 
 use super::announce::{self, Leader};
 use super::process::{Connection, Election, IgnoredRates, Process};
@@ -15,15 +17,29 @@ use crate::log;
 
 /// Which replicas of a role work.
 pub(super) enum Leadership {
-    /// The replica that holds the lease of this name, if the flags turn the election on.
-    Elected(String, Election),
+    /// The replica that holds the leases of the roles, if the flags turn the election on.
+    Elected(Election),
     /// Every replica.
     EveryReplica,
 }
 
-impl Leadership {
-    pub(super) fn elected(lease: impl Into<String>, election: Election) -> Leadership {
-        Leadership::Elected(lease.into(), election)
+/// A replica that takes part in elections.
+#[derive(Clone, Debug)]
+pub(super) struct Replica {
+    /// Namespace of the leases.
+    pub(super) namespace: String,
+    pub(super) identity: String,
+}
+
+impl Replica {
+    fn candidate(&self, lease: &str) -> Candidate {
+        Candidate {
+            namespace: self.namespace.clone(),
+            name: lease.to_owned(),
+            identity: self.identity.clone(),
+            times: LeaseTimes::default(),
+            clock: Clock::System,
+        }
     }
 }
 
@@ -42,62 +58,81 @@ pub(crate) struct ElectedRole<A: Args> {
 
 impl<A: Args> ElectedRole<A> {
     /// Runs the role until SIGTERM or SIGINT.
-    pub(super) fn run(
-        self,
-        lease: &str,
-        settings: impl FnOnce(A) -> anyhow::Result<RoleSettings>,
-    ) -> anyhow::Result<ExitCode> {
+    pub(super) fn run(self, settings: impl FnOnce(A) -> anyhow::Result<RoleSettings>) -> anyhow::Result<ExitCode> {
         let settings = settings(self.role)?;
-        run(self.process, Leadership::elected(lease, self.election), settings)
+        run(self.process, Leadership::Elected(self.election), None, settings)
     }
 }
 
-/// Runs the roles in `settings` until SIGTERM or SIGINT.
-pub(super) fn run(process: Process, leadership: Leadership, settings: RoleSettings) -> anyhow::Result<ExitCode> {
-    install_and_run(process, leadership, None, settings)
+/// How a process starts.
+pub(super) struct Start<'a> {
+    pub(super) leadership: Leadership,
+    /// The leases, for the log.
+    pub(super) leases: Vec<String>,
+    pub(super) installation: Option<installation::Settings>,
+    /// The roles that the log names.
+    pub(super) announced: &'a RoleSettings,
 }
 
-/// Carries out the installation step, then runs the roles in `settings` until SIGTERM or SIGINT.
-pub(super) fn install_and_run(
+/// Carries out the installation step, if there is one, and runs the roles in `settings` until SIGTERM or SIGINT.
+pub(super) fn run(
     process: Process,
     leadership: Leadership,
     installation: Option<installation::Settings>,
     settings: RoleSettings,
 ) -> anyhow::Result<ExitCode> {
+    let announced = settings.clone();
+    let start = Start {
+        leadership,
+        leases: settings.leases(),
+        installation,
+        announced: &announced,
+    };
+    run_with(process, start, |context, replica| lead(replica, context, settings))
+}
+
+/// Carries out the installation step, if there is one, and runs `work` until SIGTERM or SIGINT. `work` gets a replica if there are elections,
+/// and begins the steps of its start ([`kai_cluster::Health::hold`]) when it is first polled.
+pub(super) fn run_with<F>(
+    process: Process,
+    start: Start<'_>,
+    work: impl FnOnce(Context, Option<Replica>) -> F,
+) -> anyhow::Result<ExitCode>
+where
+    F: Future<Output = anyhow::Result<Infallible>>,
+{
     log::start(&process.log)?;
     for warning in process.warnings() {
         tracing::warn!("{warning}");
     }
-    let leader = match leadership {
+    let leader = match start.leadership {
         Leadership::EveryReplica => Leader::EveryReplica,
-        Leadership::Elected(_, election) if !election.leader_elect => Leader::Alone,
-        Leadership::Elected(lease, election) => Leader::Elected(Candidate {
-            namespace: election.namespace,
-            name: lease,
-            identity: identity(),
-            times: LeaseTimes::default(),
-            clock: Clock::System,
-        }),
+        Leadership::Elected(election) if !election.leader_elect => Leader::Alone,
+        Leadership::Elected(election) => {
+            let namespace = election.namespace;
+            let identity = identity();
+            Leader::Elected(Replica { namespace, identity }, start.leases)
+        }
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let client = connect(&process.connection).await?;
         let context = Context::new(client.clone(), Clock::System);
-        let start = StartSteps::begin(&context);
+        let steps = StartSteps::begin(&context);
         let serving = serve::health_and_metrics(&process.listen_address, &context, process.readers())?;
         let probes = serve::health(&process.health_probe_bind_address, &context)?;
         let ports = announce::Ports {
             metrics_and_health: serving.address(),
             probes: probes.address(),
         };
-        announce::announce(&client, &leader, &ports, &settings);
-        let candidate = match leader {
-            Leader::Elected(candidate) => Some(candidate),
+        announce::announce(&client, &leader, &ports, start.announced);
+        let replica = match leader {
+            Leader::Elected(replica, _) => Some(replica),
             Leader::Alone | Leader::EveryReplica => None,
         };
         tokio::select! {
             never = announce::reach(&client) => match never {},
-            failed = install_and_lead(candidate, context, installation, settings, start) => failed.map(|never| match never {}),
+            failed = install_and(client.clone(), start.installation, steps, || work(context, replica)) => failed.map(|never| match never {}),
             served = serving.ended() => Err(anyhow::anyhow!("serving metrics ended: {served:?}")),
             served = probes.ended() => Err(anyhow::anyhow!("serving probes ended: {served:?}")),
             () = stopped() => Ok(ExitCode::SUCCESS),
@@ -127,15 +162,16 @@ impl StartSteps {
     }
 }
 
-/// Carries out the installation step and runs the roles. Objects that need kai's webhooks are installed while the roles run.
-async fn install_and_lead(
-    candidate: Option<Candidate>,
-    context: Context,
+/// Carries out the installation step and runs `work`. Objects that need kai's webhooks are installed while `work` runs.
+async fn install_and<F>(
+    client: Client,
     installation: Option<installation::Settings>,
-    settings: RoleSettings,
-    start: StartSteps,
-) -> anyhow::Result<Infallible> {
-    let client = context.client.clone();
+    steps: StartSteps,
+    work: impl FnOnce() -> F,
+) -> anyhow::Result<Infallible>
+where
+    F: Future<Output = anyhow::Result<Infallible>>,
+{
     let remaining = match installation {
         Some(installation) => Some(installation::run(&client, &installation).await?),
         None => None,
@@ -144,57 +180,73 @@ async fn install_and_lead(
         if let Some(remaining) = remaining {
             remaining.finish(&client).await?;
         }
-        drop(start.installation);
+        drop(steps.installation);
         std::future::pending::<anyhow::Result<Infallible>>().await
     };
     tokio::select! {
-        failed = lead(candidate, context, settings, &start.roles) => failed,
+        failed = readiness::begun(work(), &steps.roles) => failed,
         failed = finishing => failed,
     }
 }
 
-/// Runs the webhooks on every replica, and the other roles on the leader only.
-async fn lead(
-    candidate: Option<Candidate>,
+/// Runs every role while this replica holds the role's lease. Webhooks run on every replica.
+pub(super) async fn lead(
+    replica: Option<Replica>,
     context: Context,
-    mut settings: RoleSettings,
-    start: &ReadinessHold,
+    settings: RoleSettings,
 ) -> anyhow::Result<Infallible> {
-    let Some(candidate) = candidate else {
-        return readiness::begun(table::run(context, settings), start).await;
+    let Some(replica) = replica else {
+        return table::run(context, settings).await;
     };
-    let everywhere = settings.admission.take().map(|admission| RoleSettings {
-        admission: Some(admission),
-        ..RoleSettings::default()
-    });
-    let leadership = kai_cluster::Leadership::none();
-    let leading = async {
-        let led = context.client.while_leading_with(&leadership, candidate, |leadership| {
-            readiness::begun(table::run(context.guarded(&leadership), settings), start)
+    let mut running = JoinSet::new();
+    for (lease, part) in settings.parts() {
+        let (context, replica) = (context.clone(), replica.clone());
+        let start = context.health.hold("start of a role");
+        running.spawn(async move {
+            match lease {
+                Some(lease) => lead_one(&replica, &lease, &start, context, |context| table::run(context, part)).await,
+                None => readiness::begun(table::run(context, part), &start).await,
+            }
         });
-        // The process ends. Kubernetes restarts it, and it starts without the assumptions of its time as leader.
-        led.await
-            .unwrap_or_else(|| Err(anyhow::anyhow!("another replica may lead now; this one ends")))
-    };
-    let answering = async {
-        match everywhere {
-            Some(settings) => table::run(context.clone(), settings).await,
-            None => std::future::pending().await,
-        }
-    };
+    }
+    match running.join_next().await {
+        Some(Ok(ended)) => ended,
+        Some(Err(error)) => Err(anyhow::anyhow!("a role died: {error}")),
+        None => Err(anyhow::anyhow!("there is no role to run")),
+    }
+}
+
+/// Runs `work` while this replica holds the lease. Ends when it loses the lease: the process ends, Kubernetes restarts it, and it starts
+/// without the assumptions of its time as leader. Releases `start` when `work` has begun, or when another replica leads: a replica that
+/// does not lead is ready when its webhooks answer.
+pub(super) async fn lead_one<F>(
+    replica: &Replica,
+    lease: &str,
+    start: &ReadinessHold,
+    context: Context,
+    work: impl FnOnce(Context) -> F,
+) -> anyhow::Result<Infallible>
+where
+    F: Future<Output = anyhow::Result<Infallible>>,
+{
+    let leadership = kai_cluster::Leadership::none();
+    let candidate = replica.candidate(lease);
+    let leading = context.client.while_leading_with(&leadership, candidate, |leadership| {
+        readiness::begun(work(context.guarded(&leadership)), start)
+    });
     let standing_by = async {
         leadership.wait_until_decided().await;
-        // A replica that does not lead is ready when its webhooks answer.
         if !leadership.is_held() {
             start.release();
         }
-        std::future::pending().await
+        std::future::pending::<anyhow::Result<Infallible>>().await
     };
     tokio::select! {
         biased;
-        failed = answering => failed,
-        failed = leading => failed,
-        failed = standing_by => failed,
+        led = leading => led.unwrap_or_else(|| {
+            Err(anyhow::anyhow!("another replica may hold the lease {lease} now; this one ends"))
+        }),
+        never = standing_by => never,
     }
 }
 

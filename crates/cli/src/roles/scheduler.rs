@@ -42,13 +42,17 @@ impl DebugEndpoints {
 /// Runs the role until SIGTERM or SIGINT.
 pub(crate) fn main(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let scheduler: kai_scheduler::Settings = arguments.role.try_into()?;
-    let leadership = Leadership::elected(scheduler.lease_name(), arguments.election);
     let settings = RoleSettings {
         scheduler: Some(scheduler),
         debug_address: arguments.debug.address(),
         ..RoleSettings::default()
     };
-    run(arguments.process, leadership, settings)
+    run(
+        arguments.process,
+        Leadership::Elected(arguments.election),
+        None,
+        settings,
+    )
 }
 
 /// The role in the table.

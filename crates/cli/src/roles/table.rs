@@ -97,10 +97,43 @@ impl RoleSettings {
     pub fn every_role() -> anyhow::Result<RoleSettings> {
         RoleSettings::of_flags(|_| Vec::new())
     }
+
+    /// The roles one by one, each with the name of its lease: KAI's names, so that a role never leads beside KAI's. Admission has no
+    /// leader.
+    pub(super) fn parts(self) -> Vec<(Option<String>, RoleSettings)> {
+        let debug_address = self.debug_address;
+        let one = || RoleSettings {
+            debug_address,
+            ..RoleSettings::default()
+        };
+        let mut parts = Vec::new();
+        if let Some(scheduler) = self.scheduler {
+            let lease = scheduler.lease_name();
+            let scheduler = Some(scheduler);
+            parts.push((Some(lease), RoleSettings { scheduler, ..one() }));
+        }
+        if let binder @ Some(_) = self.binder {
+            parts.push((Some(binder::LEASE.to_owned()), RoleSettings { binder, ..one() }));
+        }
+        for (lease, part) in self.controllers.into_iter().flat_map(controllers::parts) {
+            let controllers = Some(part);
+            parts.push((Some(lease.to_owned()), RoleSettings { controllers, ..one() }));
+        }
+        if let admission @ Some(_) = self.admission {
+            parts.push((None, RoleSettings { admission, ..one() }));
+        }
+        parts
+    }
+
+    /// The leases of the roles.
+    pub(super) fn leases(&self) -> Vec<String> {
+        let parts = self.clone().parts().into_iter();
+        parts.filter_map(|(lease, _)| lease).collect()
+    }
 }
 
 /// Reads one role's flags as if they stood alone.
-fn parse<R: Role>(flags: &[String]) -> anyhow::Result<R::Settings> {
+pub(super) fn parse<R: Role>(flags: &[String]) -> anyhow::Result<R::Settings> {
     let line = std::iter::once(R::NAME.to_owned()).chain(flags.iter().cloned());
     let command = <R::Args as clap::Args>::augment_args(clap::Command::new(R::NAME));
     let matches = command.try_get_matches_from(line)?;
@@ -121,6 +154,23 @@ pub async fn run(context: Context, settings: RoleSettings) -> anyhow::Result<Inf
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn roles_hold_the_leases_of_kais_roles() {
+        let flags = |role: &str| match role {
+            "scheduler" => vec!["--partition-label-value=a100".to_owned()],
+            _ => Vec::new(),
+        };
+        let leases = RoleSettings::of_flags(flags).unwrap().leases();
+        let expect = [
+            "kai-scheduler-a100",
+            "2ad35f9c.kai.scheduler",
+            "54dff599.kai.scheduler",
+            "o1x22tjj.kai.scheduler",
+            "ov3xj497.kai.scheduler",
+        ];
+        assert_eq!(leases, expect);
+    }
 
     #[test]
     fn every_role_says_what_it_watches() {

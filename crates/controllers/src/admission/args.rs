@@ -39,6 +39,12 @@ pub struct Args {
     /// Warn when the quotas of queues exceed those of their parents, and require the parents to exist.
     #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
     pub enable_quota_validation: bool,
+    /// Validate queues.
+    #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
+    pub enable_queue_webhook: bool,
+    /// Validate pod groups.
+    #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
+    pub enable_podgroup_webhook: bool,
     /// Refuse to delete a queue that other queues name as their parent.
     #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
     pub protect_parent_queues: bool,
@@ -127,6 +133,10 @@ pub struct Settings {
     pub quota_validation: Feature,
     /// Whether admission refuses to delete a queue with children.
     pub parent_queue_protection: Feature,
+    /// Whether the API server asks admission about queues.
+    pub queue_webhook: Feature,
+    /// Whether the API server asks admission about pod groups.
+    pub pod_group_webhook: Feature,
     /// Label that names the queue.
     pub queue_label: String,
     /// Namespaces whose pods the webhooks review.
@@ -277,6 +287,8 @@ impl Args {
             runtime_class: RuntimeClassChoice::from_flag(runtime_class.map(String::as_str)),
             quota_validation: self.enable_quota_validation.into(),
             parent_queue_protection: self.protect_parent_queues.into(),
+            queue_webhook: self.enable_queue_webhook.into(),
+            pod_group_webhook: self.enable_podgroup_webhook.into(),
             queue_label: self.queue_label_key.clone(),
             namespaces: NamespaceChoice {
                 labels: labels("namespace-label-selector", &self.namespace_label_selector)?,

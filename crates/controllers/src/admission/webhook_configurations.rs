@@ -54,11 +54,18 @@ pub fn webhook_configurations(settings: &Settings, bundle: &str) -> [Value; 4] {
     let webhooks = [
         json!([mutate_pod(settings, bundle)]),
         json!([validate_pod(settings, bundle), validate_topology(settings, bundle)]),
-        json!([
-            validate_queue(settings, bundle),
-            validate_queue_deletion(settings, bundle)
-        ]),
-        json!([validate_pod_group(settings, bundle)]),
+        // Without webhooks the configuration stays, empty: admission may not delete webhook configurations.
+        match settings.queue_webhook {
+            Feature::On => json!([
+                validate_queue(settings, bundle),
+                validate_queue_deletion(settings, bundle)
+            ]),
+            Feature::Off => json!([]),
+        },
+        match settings.pod_group_webhook {
+            Feature::On => json!([validate_pod_group(settings, bundle)]),
+            Feature::Off => json!([]),
+        },
     ];
     let mut at = 0;
     webhooks.map(|webhooks| {

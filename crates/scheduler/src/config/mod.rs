@@ -88,6 +88,35 @@ fn fail(path: &str, message: String) -> Error {
     }
 }
 
+/// The plugins that `listed` leaves out although the engine can't switch them off, and the choices of the GPU on a node that follow
+/// `nodeplacement` alone. The scheduler would act otherwise than configured, so they are one warning.
+fn left_out(listed: &[Plugin], placement: PlacementStrategies) -> Option<String> {
+    let is_listed = |name: &str| listed.iter().any(|plugin| plugin.name == name);
+    let of_placement: &[&str] = match placement.gpu {
+        PlacementStrategy::Binpack => &["gpupack", "gpusharingorder"],
+        PlacementStrategy::Spread => &["gpuspread"],
+    };
+    let is_expected = |name: &&str| match *name {
+        "reflectjoborder" => false,
+        "gpupack" | "gpuspread" | "gpusharingorder" => of_placement.contains(name),
+        _ => true,
+    };
+    let expected = BUILT_IN
+        .into_iter()
+        .filter(is_expected)
+        .chain(["nodeplacement", "minruntime"]);
+    let missing: Vec<&str> = expected.filter(|name| !is_listed(name)).collect();
+    (!missing.is_empty()).then(|| {
+        let names = missing.join(", ");
+        format!("plugins: {names}: left out or disabled, but built in here; they stay on")
+    })
+}
+
+/// Reads the text of a file.
+pub(crate) fn parse(text: &str) -> Result<ConfigFile, Error> {
+    read(text).map_err(|message| fail("of the shard", message))
+}
+
 fn read(text: &str) -> Result<ConfigFile, String> {
     let text = if text.trim().is_empty() { "{}" } else { text };
     let raw: Raw = kai_yaml::from_str(text)?;
@@ -114,6 +143,7 @@ fn read(text: &str) -> Result<ConfigFile, String> {
                 |(switch, _)| format!("plugin {}: {switch}: ignored; a plugin has no parts here", plugin.name);
             file.warnings.extend(set.map(warning));
         }
+        file.warnings.extend(left_out(&plugins, file.config.placement));
     }
     if raw.usage_db_config.is_some() {
         let warning = "usageDBConfig: usage over time is not supported yet; fair shares follow present usage only";
@@ -269,7 +299,7 @@ tiers:
         assert_eq!(config.reclaim_min_runtime_resolve, MinRuntimeResolve::Queue);
         assert_eq!(config.placement.gpu, PlacementStrategy::Spread);
         assert!(!config.score_pod_affinity, "not in the list of plugins");
-        assert_eq!(file.warnings.len(), 3, "{:?}", file.warnings);
+        assert_eq!(file.warnings.len(), 4, "{:?}", file.warnings);
         assert!(
             file.warnings[0].starts_with("plugin predicates: disableNodeOrder"),
             "{:?}",
@@ -310,6 +340,27 @@ tiers:
             list.concat()
         );
         assert_eq!(read(&text).unwrap().warnings, [""; 0]);
+    }
+
+    #[test]
+    fn a_plugin_that_stays_on_although_it_is_left_out_is_a_warning() {
+        let listed = |left_out: &[&str]| {
+            let names = BUILT_IN
+                .into_iter()
+                .chain(["nodeplacement", "minruntime", "podaffinity"]);
+            let names = names.filter(|name| !left_out.contains(name) && *name != "gpuspread");
+            let list: Vec<String> = names.map(|name| format!("  - name: {name}\n")).collect();
+            read(&format!("tiers:\n- plugins:\n{}", list.concat()))
+                .unwrap()
+                .warnings
+        };
+        assert_eq!(
+            listed(&["podaffinity", "reflectjoborder"]),
+            [""; 0],
+            "these are off then"
+        );
+        let told = "plugins: elastic, gpupack: left out or disabled, but built in here; they stay on";
+        assert_eq!(listed(&["elastic", "gpupack"]), [told]);
     }
 
     #[test]

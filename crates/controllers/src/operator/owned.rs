@@ -1,0 +1,139 @@
+//! The objects that a Config or a shard owns: which kinds they have, and who wakes up the operator when one changes.
+
+use std::sync::Arc;
+
+use kai_api::{Metadata, Object, Resource, Scope};
+use kai_cluster::{Client, Deletion, Error, Informer, Selection, Subscription, Target};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::Notify;
+
+use super::inputs::ClusterFacts;
+use super::objects::{CONFIG_MAP, DEPLOYMENT, DISRUPTION_BUDGET, SERVICE, VPA};
+
+/// KAI's exporter of NUMA zones is a DaemonSet. The operator creates none, and deletes those of a Config that KAI's operator left.
+static DAEMON_SET: Resource = Resource::new("apps", "v1", "DaemonSet", "daemonsets", Scope::Namespaced);
+
+/// The kinds of owned objects.
+fn kinds(facts: ClusterFacts) -> impl Iterator<Item = &'static Resource> {
+    let always = [&DEPLOYMENT, &DAEMON_SET, &SERVICE, &CONFIG_MAP, &DISRUPTION_BUDGET];
+    always.into_iter().chain(facts.serves_vpa.then_some(&VPA))
+}
+
+/// An object with a controller.
+pub(super) struct OwnedObject {
+    pub(super) resource: &'static Resource,
+    pub(super) namespace: String,
+    pub(super) name: String,
+    /// UID of the owner that is its controller.
+    pub(super) controller: String,
+    uid: Option<String>,
+}
+
+impl OwnedObject {
+    fn of(resource: &'static Resource, object: &Value) -> Option<OwnedObject> {
+        let metadata = &object["metadata"];
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let owners = metadata["ownerReferences"].as_array()?;
+        let controller = owners.iter().find(|owner| owner["controller"] == true)?;
+        Some(OwnedObject {
+            resource,
+            namespace: text(&metadata["namespace"])?,
+            name: text(&metadata["name"])?,
+            controller: text(&controller["uid"])?,
+            uid: text(&metadata["uid"]),
+        })
+    }
+
+    pub(super) async fn delete(&self, client: &Client) -> Result<(), Error> {
+        let target = Target {
+            resource: self.resource,
+            namespace: &self.namespace,
+            name: &self.name,
+        };
+        let deletion = Deletion {
+            uid: self.uid.clone(),
+            ..Deletion::default()
+        };
+        client.delete(target, &deletion).await
+    }
+}
+
+/// All objects of a namespace that have a controller.
+pub(super) async fn list(client: &Client, namespace: &str, facts: ClusterFacts) -> Result<Vec<OwnedObject>, Error> {
+    let selection = Selection {
+        namespace: Some(namespace.to_owned()),
+        ..Selection::default()
+    };
+    let mut owned = Vec::new();
+    for resource in kinds(facts) {
+        let objects = match client.list_values(resource, &selection).await {
+            // The CRD of the autoscaler is gone.
+            Err(error) if error.is_not_found() => Vec::new(),
+            listed => listed?,
+        };
+        owned.extend(objects.iter().filter_map(|object| OwnedObject::of(resource, object)));
+    }
+    Ok(owned)
+}
+
+/// Declares a type with the metadata of one kind.
+macro_rules! watched {
+    ($($field:ident $name:ident: $group:literal $kind:literal $plural:literal,)+) => {
+        $(
+            #[derive(Clone, Debug, Default, Deserialize)]
+            #[serde(default)]
+            struct $name {
+                metadata: Metadata,
+            }
+
+            impl Object for $name {
+                const RESOURCE: Resource = Resource::new($group, "v1", $kind, $plural, Scope::Namespaced);
+                const METADATA_ONLY: bool = true;
+
+                fn metadata(&self) -> &Metadata {
+                    &self.metadata
+                }
+            }
+        )+
+
+        /// Watches that wake up the operator.
+        #[derive(Debug)]
+        pub struct Watches {
+            configs: Subscription<kai_api::Config>,
+            shards: Subscription<kai_api::SchedulingShard>,
+            $($field: Option<Subscription<$name>>,)+
+        }
+
+        impl Watches {
+            /// Watches the Config and the shards, and the owned objects of a namespace.
+            pub fn start(client: &Client, owned_in: Option<&str>, wake: &Arc<Notify>) -> Watches {
+                let everywhere = Selection::default();
+                Watches {
+                    configs: Informer::start(client, &everywhere).subscribe(wake),
+                    shards: Informer::start(client, &everywhere).subscribe(wake),
+                    $($field: owned_in.map(|namespace| {
+                        let selection = Selection { namespace: Some(namespace.to_owned()), ..Selection::default() };
+                        Informer::start(client, &selection).subscribe(wake)
+                    }),)+
+                }
+            }
+
+            /// Forgets the changes: the operator reads the current state anyway.
+            pub fn clear(&self) {
+                self.configs.take();
+                self.shards.take();
+                $(if let Some(subscription) = &self.$field {
+                    subscription.take();
+                })+
+            }
+        }
+    };
+}
+
+watched! {
+    deployments WatchedDeployment: "apps" "Deployment" "deployments",
+    services WatchedService: "" "Service" "services",
+    config_maps WatchedConfigMap: "" "ConfigMap" "configmaps",
+    disruption_budgets WatchedDisruptionBudget: "policy" "PodDisruptionBudget" "poddisruptionbudgets",
+}

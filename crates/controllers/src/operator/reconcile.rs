@@ -1,0 +1,230 @@
+//! Applies the objects of the plan, deletes owned objects that the plan does not have, and writes the conditions.
+//!
+//! Every write is a server-side apply of the fields that the plan has, so a change of these fields by others is undone, and other fields
+//! are left alone: an autoscaler may set the replicas that no Config sets.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kai_api::{Metadata, Object, SchedulingShard};
+use kai_cluster::{Client, Context, Part, Patch, Target};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use super::conditions::Conditions;
+use super::inputs::{Installation, SchedulerFlags};
+use super::objects::{DEPLOYMENT, DesiredObject, Owner, objects};
+use super::owned::{self, Watches};
+use super::plan::{Plan, plan};
+use super::shard::{ShardPlan, ShardScheduler};
+use super::state::{State, read_state};
+use crate::Error;
+
+const FIELD_MANAGER: &str = "kai-operator";
+/// The operator reads everything again after this time. It watches neither ClusterPolicies nor autoscalers, whose CRDs come and go.
+const RESYNC: Duration = Duration::from_secs(30);
+/// Changes within this time are handled together: a rollout changes a Deployment several times a second.
+const GATHER: Duration = Duration::from_millis(500);
+/// Pause after a failure.
+const RETRY: Duration = Duration::from_secs(5);
+const HEALTH: &str = "operator";
+
+/// The settings of the operator.
+#[derive(Clone)]
+pub struct Settings {
+    /// The installation that the operator belongs to.
+    pub installation: Installation,
+    /// What `kai scheduler` accepts.
+    pub scheduler_flags: Arc<dyn SchedulerFlags>,
+}
+
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.installation.fmt(f)
+    }
+}
+
+/// Runs the operator until dropped.
+pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
+    let wake = Arc::new(Notify::new());
+    let namespace = &settings.installation.namespace;
+    let watches = Watches::start(&context.client, Some(namespace), &wake);
+    context.health.announce(HEALTH, RESYNC * 4);
+    loop {
+        watches.clear();
+        let pause = match reconcile(&context, &settings).await {
+            Ok(()) => {
+                context.health.alive(HEALTH);
+                RESYNC
+            }
+            Err(error) => {
+                tracing::warn!(%error, "reconciling the installation failed");
+                RETRY
+            }
+        };
+        // A failure waits in full: the change that woke up the operator may be its own.
+        let _ = tokio::time::timeout(pause, wake.notified()).await;
+        tokio::time::sleep(GATHER).await;
+    }
+}
+
+async fn reconcile(context: &Context, settings: &Settings) -> Result<(), Error> {
+    let client = &context.client;
+    let state = read_state(client).await?;
+    let Some(config) = &state.config else {
+        Conditions::without_config(&state.shards).write(context).await?;
+        return Ok(());
+    };
+    let installation = &settings.installation;
+    let flags = &*settings.scheduler_flags;
+    let plan = plan(&config.spec, &state.shards, installation, state.facts, flags);
+    let owners = Owners::of(&config.metadata, &state.shards);
+    let mut progress = Progress::of(&plan);
+    let desired = objects(&plan);
+    for object in &desired {
+        progress.apply(client, object, &owners).await;
+    }
+    let namespaces = BTreeSet::from([&plan.namespace, &installation.namespace]);
+    for namespace in namespaces {
+        progress
+            .delete_unwanted(client, namespace, &desired, &state, &owners)
+            .await;
+    }
+    progress.conditions.write(context).await?;
+    Ok(())
+}
+
+/// The owners of the plan's objects.
+struct Owners {
+    references: BTreeMap<Owner, Value>,
+}
+
+impl Owners {
+    fn of(config: &Metadata, shards: &[SchedulingShard]) -> Owners {
+        let reference = |kind: &str, metadata: &Metadata| {
+            json!({
+                "apiVersion": kai_api::Config::RESOURCE.api_version(),
+                "kind": kind,
+                "name": metadata.plain_name(),
+                "uid": metadata.uid.as_deref().unwrap_or_default(),
+                "controller": true,
+                "blockOwnerDeletion": false,
+            })
+        };
+        let of_shards = shards.iter().map(|shard| {
+            let owner = Owner::Shard(shard.metadata.plain_name().to_owned());
+            (owner, reference("SchedulingShard", &shard.metadata))
+        });
+        let of_config = std::iter::once((Owner::Config, reference("Config", config)));
+        Owners {
+            references: of_config.chain(of_shards).collect(),
+        }
+    }
+
+    fn with_uid(&self, uid: &str) -> Option<&Owner> {
+        let found = self.references.iter().find(|(_, reference)| reference["uid"] == uid);
+        found.map(|(owner, _)| owner)
+    }
+}
+
+/// The work on the objects of one plan.
+struct Progress {
+    conditions: Conditions,
+    /// Shards with invalid settings. They keep their objects.
+    invalid: BTreeSet<Owner>,
+}
+
+impl Progress {
+    fn of(plan: &Plan) -> Progress {
+        let is_invalid = |shard: &&ShardPlan| matches!(shard.scheduler, ShardScheduler::Invalid(_));
+        let invalid = plan.shards.iter().filter(is_invalid);
+        Progress {
+            conditions: Conditions::of(plan),
+            invalid: invalid.map(|shard| Owner::Shard(shard.shard.clone())).collect(),
+        }
+    }
+
+    async fn apply(&mut self, client: &Client, object: &DesiredObject, owners: &Owners) {
+        let mut fields = object.fields.clone();
+        let reference = owners.references.get(&object.owner);
+        fields["metadata"]["ownerReferences"] = reference.into_iter().cloned().collect();
+        let target = Target {
+            resource: object.resource,
+            namespace: &object.namespace,
+            name: &object.name,
+        };
+        let patch = Patch::Apply {
+            manager: FIELD_MANAGER,
+            fields,
+        };
+        let readiness = self.conditions.of_owner(&object.owner);
+        match client.patch(target, Part::Object, patch).await {
+            Ok(applied) if object.resource == &DEPLOYMENT => {
+                readiness.unavailable.extend(unavailable(&applied));
+            }
+            Ok(_) => {}
+            Err(error) => readiness.errors.push(error.to_string()),
+        }
+    }
+
+    async fn delete_unwanted(
+        &mut self,
+        client: &Client,
+        namespace: &str,
+        desired: &[DesiredObject],
+        state: &State,
+        owners: &Owners,
+    ) {
+        let is_wanted = |object: &owned::OwnedObject| {
+            desired.iter().any(|desired| {
+                desired.resource == object.resource
+                    && desired.name == object.name
+                    && desired.namespace == object.namespace
+            })
+        };
+        let owned = match owned::list(client, namespace, state.facts).await {
+            Ok(owned) => owned,
+            Err(error) => return self.fail(&Owner::Config, error.to_string()),
+        };
+        for object in owned {
+            let Some(owner) = owners.with_uid(&object.controller) else {
+                continue;
+            };
+            if is_wanted(&object) || self.invalid.contains(owner) {
+                continue;
+            }
+            tracing::info!(
+                kind = &*object.resource.kind,
+                name = object.name,
+                "deleting: no longer wanted"
+            );
+            if let Err(error) = object.delete(client).await {
+                self.fail(owner, error.to_string());
+            }
+        }
+    }
+
+    fn fail(&mut self, owner: &Owner, error: String) {
+        self.conditions.of_owner(owner).errors.push(error);
+    }
+}
+
+/// Why a Deployment is not available: its pods are not of the newest template, or do not run.
+fn unavailable(deployment: &Value) -> Option<String> {
+    let (spec, status) = (&deployment["spec"], &deployment["status"]);
+    let number = |value: &Value| value.as_i64().unwrap_or_default();
+    let wanted = spec["replicas"].as_i64().unwrap_or(1);
+    let updated = number(&status["updatedReplicas"]);
+    let conditions = status["conditions"].as_array();
+    let is_available = |condition: &Value| condition["type"] == "Available" && condition["status"] == "True";
+    let available = conditions.is_some_and(|conditions| conditions.iter().any(is_available));
+    let is_observed = number(&status["observedGeneration"]) >= number(&deployment["metadata"]["generation"]);
+    let name = deployment["metadata"]["name"].as_str().unwrap_or_default();
+    if !is_observed || updated != wanted {
+        return Some(format!("Deployment {name}: {updated} of {wanted} pods are up to date"));
+    }
+    let ready = number(&status["readyReplicas"]);
+    (!available).then(|| format!("Deployment {name}: {ready} of {wanted} pods are ready"))
+}

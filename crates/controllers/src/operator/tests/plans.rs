@@ -1,0 +1,188 @@
+//! Snapshots of plans.
+
+use super::*;
+
+#[test]
+fn an_empty_config_runs_every_role_with_its_defaults() {
+    let plan = deployments(json!({}), &[shard("default", json!({}))]);
+    insta::assert_snapshot!(arguments(&plan));
+    assert_eq!(plan.ignored, [""; 0]);
+    let names: Vec<String> = objects(&plan)
+        .iter()
+        .map(|object| format!("{} {}", object.resource.kind, object.name))
+        .collect();
+    insta::assert_snapshot!(names.join("\n"));
+}
+
+#[test]
+fn the_deployment_of_a_shard_has_its_configuration_file() {
+    let plan = deployments(json!({}), &[shard("default", json!({}))]);
+    let of_shard = objects(&plan)
+        .into_iter()
+        .filter(|object| object.name == "kai-scheduler-default");
+    let yaml: Vec<String> = of_shard
+        .map(|object| serde_saphyr::to_string(&object.fields).unwrap())
+        .collect();
+    insta::assert_snapshot!(yaml.join("---\n"));
+}
+
+#[test]
+fn names_are_the_same_in_all_roles() {
+    let config = json!({
+        "global": {
+            "schedulerName": "ours", "queueLabelKey": "q", "nodePoolLabelKey": "pool", "jsonLog": true,
+            "namespaceLabelSelector": { "a": "b" }, "podLabelSelector": { "c": "d", "e": "f" },
+        },
+        "binder": {
+            "cdiEnabled": true, "plugins": { "hamicore": { "enabled": true } },
+            "resourceReservation": { "namespace": "r", "appLabel": "l", "image": { "name": "reservation" } },
+        },
+        "admission": { "gpuSharing": true, "gpuPodRuntimeClassName": "nvidia" },
+        "queueController": { "metricsNamespace": "m", "webhooks": { "enableValidation": false } },
+    });
+    let plan = deployments(
+        config,
+        &[shard(
+            "a100",
+            json!({ "partitionLabelValue": "a100", "args": { "v": "4" } }),
+        )],
+    );
+    insta::assert_snapshot!(arguments(&plan));
+}
+
+#[test]
+fn the_gpu_operators_cdi_reaches_the_binder_unless_the_config_decides() {
+    let check = |config: Value, gpu_operator_cdi: bool, expect: Option<&str>| {
+        let facts = ClusterFacts {
+            gpu_operator_cdi,
+            ..ClusterFacts::default()
+        };
+        let plan = plan_of(config, &[], Runner::Deployments, facts);
+        let plugins: Option<Value> = plan.components[0]
+            .role_flags
+            .get("plugins")
+            .map(|text| serde_json::from_str(text).unwrap());
+        let cdi = plugins.map(|plugins| plugins["gpusharing"]["arguments"]["cdiEnabled"].clone());
+        assert_eq!(cdi, expect.map(Value::from));
+    };
+    check(json!({}), false, None);
+    check(json!({}), true, Some("true"));
+    check(json!({ "binder": { "cdiEnabled": false } }), true, Some("false"));
+    let plugin = json!({ "gpusharing": { "arguments": { "cdiEnabled": "false" } } });
+    check(json!({ "binder": { "plugins": plugin } }), true, Some("false"));
+}
+
+#[test]
+fn a_disabled_role_has_no_objects() {
+    let off = json!({ "service": { "enabled": false } });
+    let config = json!({ "binder": off, "admission": off, "scheduler": off, "queueController": off });
+    let plan = deployments(config, &[shard("default", json!({}))]);
+    let names: Vec<String> = objects(&plan).into_iter().map(|object| object.name).collect();
+    assert_eq!(names, ["pod-grouper", "podgroup-controller"]);
+}
+
+#[test]
+fn shards_say_what_has_no_effect_and_why_they_are_invalid() {
+    let shards = [
+        shard(
+            "a",
+            json!({ "goMemLimit": "1Gi", "args": { "schedule-period": "2s", "unknown": "1", "scheduler-conf": "x" } }),
+        ),
+        shard(
+            "b",
+            json!({ "actions": { "dance": { "enabled": true } }, "partitionLabelValue": "b" }),
+        ),
+        shard(
+            "c",
+            json!({ "queueDepthPerAction": { "consolidation": 3 }, "placementStrategy": { "gpu": "spread" } }),
+        ),
+        shard("d", json!({})),
+    ];
+    let plan = deployments(json!({}), &shards);
+    let lines: Vec<String> = plan
+        .shards
+        .iter()
+        .map(|shard| {
+            let invalid = match &shard.scheduler {
+                super::super::ShardScheduler::Invalid(reason) => reason.as_str(),
+                _ => "",
+            };
+            format!("{}: {invalid} {}", shard.shard, shard.warnings.join("; "))
+        })
+        .collect();
+    insta::assert_snapshot!(lines.join("\n"));
+}
+
+#[test]
+fn settings_of_pods_have_no_effect_inside_one_process() {
+    let config = json!({
+        "global": { "replicaCount": 3, "nodeSelector": { "a": "b" }, "openshift": true, "securityContext": { "runAsUser": 1 } },
+        "binder": { "service": { "image": { "tag": "2" }, "k8sClientConfig": { "qps": 1 } }, "vpa": { "enabled": true } },
+        "scheduler": { "GOGC": 100, "service": { "k8sClientConfig": { "qps": 1 } } },
+        "prometheus": { "enabled": true }, "nodeScaleAdjuster": { "service": { "enabled": false } },
+    });
+    let ignored = |runner| {
+        plan_of(config.clone(), &[], runner, ClusterFacts::default())
+            .ignored
+            .join("\n")
+    };
+    insta::assert_snapshot!(ignored(Runner::Deployments));
+    insta::assert_snapshot!(ignored(Runner::Process));
+}
+
+#[test]
+fn pods_get_the_settings_of_all_and_of_their_role() {
+    let term =
+        |key: &str| json!({ "nodeSelectorTerms": [{ "matchExpressions": [{ "key": key, "operator": "Exists" }] }] });
+    let config = json!({
+        "global": {
+            "affinity": { "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": term("all") } },
+            "requireDefaultPodAntiAffinityTerm": true, "imagesPullSecret": "one", "additionalImagePullSecrets": ["two", "one"],
+            "priorityClassName": "high", "replicaCount": 2, "openshift": true,
+            "tolerations": [{ "operator": "Exists" }],
+            "vpa": { "enabled": true, "updatePolicy": { "minReplicas": 1 } },
+        },
+        "binder": { "replicas": 3, "service": {
+            "affinity": { "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": term("binder") } },
+            "podDisruptionBudget": { "enabled": true }, "resources": { "limits": { "memory": "1Gi" } },
+        } },
+    });
+    let facts = ClusterFacts {
+        serves_vpa: true,
+        ..ClusterFacts::default()
+    };
+    let plan = plan_of(config, &[], Runner::Deployments, facts);
+    let of_binder = objects(&plan).into_iter().filter(|object| object.name == "binder");
+    let yaml: Vec<String> = of_binder
+        .map(|object| serde_saphyr::to_string(&object.fields).unwrap())
+        .collect();
+    insta::assert_snapshot!(yaml.join("---\n"));
+}
+
+#[test]
+fn the_example_of_the_documentation_is_planned_as_the_page_says() {
+    let page = include_str!("../../../../../docs/operator.md");
+    let example = page.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+    let documents = serde_saphyr::from_multiple::<Value>(example).unwrap();
+    let [config, first, second] = documents.as_slice() else {
+        panic!("a Config and two shards")
+    };
+    let shards = [first, second].map(|shard| serde_json::from_value(shard.clone()).unwrap());
+    let plan = deployments(config["spec"].clone(), &shards);
+    let names = |kind: &str| -> Vec<String> {
+        let of_kind = objects(&plan).into_iter().filter(|object| object.resource.kind == kind);
+        of_kind.map(|object| object.name).collect()
+    };
+    let deployments = names("Deployment");
+    assert_eq!(deployments.len(), 7);
+    for name in deployments {
+        assert!(
+            page.contains(&format!("`{name}`")) || page.contains(name.trim_start_matches("kai-scheduler-")),
+            "{name}"
+        );
+    }
+    assert_eq!(names("PodDisruptionBudget"), ["admission"]);
+    assert_eq!(names("ConfigMap"), ["kai-scheduler-a100", "kai-scheduler-default"]);
+    assert_eq!(plan.ignored.len(), 1);
+    assert!(page.contains(&format!("without effect: {}", plan.ignored[0])));
+}
