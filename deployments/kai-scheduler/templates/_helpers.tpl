@@ -80,6 +80,9 @@ pullPolicy: {{ include "kai.pullPolicy" . }}
 - --apply-crds
 - --installation=/etc/kai/installation
 - --leader-elect
+{{- if not .Values.topologyMigration.enabled }}
+- --migrate-topologies=false
+{{- end }}
 {{- if .Values.global.jsonLog }}
 - --log-format=json
 {{- end }}
