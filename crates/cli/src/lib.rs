@@ -5,6 +5,7 @@ mod doctor;
 pub mod embedded;
 mod grid;
 mod log;
+mod manifests;
 mod node_agent;
 mod playground;
 mod resource_reservation;
@@ -70,6 +71,8 @@ commands! {
     Doctor => doctor.run,
     /// Print the custom resource definitions that an installation needs, or apply them to a cluster.
     Crds => crds.run,
+    /// Print the objects of an installation, for those without Helm.
+    Manifests => manifests.run,
 }
 
 /// Runs the program.

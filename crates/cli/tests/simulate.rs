@@ -261,6 +261,11 @@ fn tables_fit_into_80_columns() {
     insta::assert_snapshot!(shown);
 }
 
+#[test]
+fn four_of_five_pods_run_on_a_jetson() {
+    insta::assert_snapshot!(kai_in("../..", &["simulate", "examples/thor.yaml", "multiubuntu.yaml"]));
+}
+
 /// Each example on the playground's nodes: the number of pods that start, and that wait.
 #[test]
 fn examples_come_out_as_they_say() {
@@ -292,6 +297,6 @@ fn examples_come_out_as_they_say() {
         .unwrap()
         .map(|entry| entry.unwrap().file_name());
     let manifests = all.filter(|name| name.to_str().is_some_and(|name| name.ends_with(".yaml")));
-    // The cluster itself, and an example with its own nodes.
-    assert_eq!(manifests.count(), examples.len() + 2, "an example is not tried");
+    // The cluster itself, the Jetson of multiubuntu.yaml, and an example with its own nodes.
+    assert_eq!(manifests.count(), examples.len() + 3, "an example is not tried");
 }
