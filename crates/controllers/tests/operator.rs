@@ -195,6 +195,52 @@ async fn objects_follow_the_config_and_the_shards() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn objects_go_with_the_installation_and_shards_stay() {
+    let world = World::start().await;
+    let anchor = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": "kai-installation" }, "rules": [],
+    });
+    world.store.create(anchor).unwrap();
+    let owner = |world: &World, name: &str| {
+        let owners = world.get("deployments.apps", name)["metadata"]["ownerReferences"].clone();
+        (owners.as_array().map_or(0, Vec::len), owners[0]["kind"].clone())
+    };
+    world.create("SchedulingShard", "a100", json!({ "partitionLabelValue": "a100" }));
+    world
+        .until("the anchor owns the schedulers", |world| {
+            let of_anchor = (1, json!("ClusterRole"));
+            owner(world, "kai-scheduler-a100") == of_anchor && owner(world, "kai-scheduler-default") == of_anchor
+        })
+        .await;
+    world.delete("schedulingshards.kai.scheduler", "a100");
+    world
+        .until("the scheduler of the deleted shard is gone", |world| {
+            !world.has("deployments.apps", "kai-scheduler-a100")
+        })
+        .await;
+    world
+        .store
+        .delete(
+            "clusterroles.rbac.authorization.k8s.io",
+            "",
+            "kai-installation",
+            &DeleteOptions::now(),
+        )
+        .unwrap();
+    world
+        .until("all roles are gone", |world| {
+            ["kai-scheduler-default", "binder", "admission"]
+                .iter()
+                .all(|name| !world.has("deployments.apps", name))
+        })
+        .await;
+    // The operator, which still runs here, creates nothing again.
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert!(!world.has("deployments.apps", "binder"));
+    assert!(world.has("schedulingshards.kai.scheduler", "default") && world.has("configs.kai.scheduler", "kai-config"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_invalid_shard_keeps_its_scheduler_and_says_why() {
     let world = World::start().await;
     let dance = json!({ "spec": { "actions": { "dance": { "enabled": true } }, "partitionLabelValue": "x" } });

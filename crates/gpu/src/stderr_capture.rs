@@ -112,11 +112,16 @@ mod tests {
 
     #[test]
     fn stderr_returns_after_a_panic() {
-        let before = rustix::fs::fstat(rustix::stdio::stderr()).unwrap();
+        // The lock: another test may capture at the same time.
+        let stderr_file = || {
+            let _only_one = STDERR.lock();
+            let stat = rustix::fs::fstat(rustix::stdio::stderr()).unwrap();
+            (stat.st_dev, stat.st_ino)
+        };
+        let before = stderr_file();
         let result = std::panic::catch_unwind(|| capture(|| panic!("on purpose")));
         assert!(result.is_err());
-        let after = rustix::fs::fstat(rustix::stdio::stderr()).unwrap();
-        assert_eq!((before.st_dev, before.st_ino), (after.st_dev, after.st_ino));
+        assert_eq!(before, stderr_file());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 
 use super::inputs::ClusterFacts;
-use super::objects::{CONFIG_MAP, DEPLOYMENT, DISRUPTION_BUDGET, SERVICE, VPA};
+use super::objects::{CONFIG_MAP, DEPLOYMENT, DISRUPTION_BUDGET, Owner, SERVICE, VPA};
 
 /// KAI's exporter of NUMA zones is a DaemonSet. The operator creates none, and deletes those of a Config that KAI's operator left.
 static DAEMON_SET: Resource = Resource::new("apps", "v1", "DaemonSet", "daemonsets", Scope::Namespaced);
@@ -20,13 +20,35 @@ fn kinds(facts: ClusterFacts) -> impl Iterator<Item = &'static Resource> {
     always.into_iter().chain(facts.serves_vpa.then_some(&VPA))
 }
 
-/// An object with a controller.
+/// The annotation with the Config or shard that an object is for. Objects of an installation with an anchor have the anchor as their owner,
+/// so that they go with the installation.
+const OPERATED_FOR: &str = "kai.scheduler/operated-for";
+
+/// Marks the fields of an object as those of an owner.
+pub(super) fn mark(fields: &mut Value, owner: &Owner) {
+    let owner = match owner {
+        Owner::Config => "Config".to_owned(),
+        Owner::Shard(shard) => format!("SchedulingShard/{shard}"),
+    };
+    fields["metadata"]["annotations"][OPERATED_FOR] = owner.into();
+}
+
+fn marked(text: &str) -> Option<Owner> {
+    match text.strip_prefix("SchedulingShard/") {
+        Some(shard) => Some(Owner::Shard(shard.to_owned())),
+        None => (text == "Config").then_some(Owner::Config),
+    }
+}
+
+/// An object that was created for a Config or a shard, by this operator or by KAI's.
 pub(super) struct OwnedObject {
     pub(super) resource: &'static Resource,
     pub(super) namespace: String,
     pub(super) name: String,
     /// UID of the owner that is its controller.
-    pub(super) controller: String,
+    pub(super) controller: Option<String>,
+    /// The owner that the operator marked it with.
+    pub(super) mark: Option<Owner>,
     uid: Option<String>,
 }
 
@@ -34,13 +56,19 @@ impl OwnedObject {
     fn of(resource: &'static Resource, object: &Value) -> Option<OwnedObject> {
         let metadata = &object["metadata"];
         let text = |value: &Value| value.as_str().map(str::to_owned);
-        let owners = metadata["ownerReferences"].as_array()?;
-        let controller = owners.iter().find(|owner| owner["controller"] == true)?;
+        let mut owners = metadata["ownerReferences"].as_array().into_iter().flatten();
+        let controller = owners.find(|owner| owner["controller"] == true);
+        let controller = controller.and_then(|owner| text(&owner["uid"]));
+        let mark = metadata["annotations"][OPERATED_FOR].as_str().and_then(marked);
+        if controller.is_none() && mark.is_none() {
+            return None;
+        }
         Some(OwnedObject {
             resource,
             namespace: text(&metadata["namespace"])?,
             name: text(&metadata["name"])?,
-            controller: text(&controller["uid"])?,
+            controller,
+            mark,
             uid: text(&metadata["uid"]),
         })
     }
@@ -59,7 +87,7 @@ impl OwnedObject {
     }
 }
 
-/// All objects of a namespace that have a controller.
+/// All objects of a namespace that have a controller or a mark of the operator.
 pub(super) async fn list(client: &Client, namespace: &str, facts: ClusterFacts) -> Result<Vec<OwnedObject>, Error> {
     let selection = Selection {
         namespace: Some(namespace.to_owned()),

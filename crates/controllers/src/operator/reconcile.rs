@@ -2,6 +2,9 @@
 //!
 //! Every write is a server-side apply of the fields that the plan has, so a change of these fields by others is undone, and other fields
 //! are left alone: an autoscaler may set the replicas that no Config sets.
+//!
+//! The objects have the anchor of the installation as their owner: an uninstallation removes them and leaves Config and shards. In an
+//! installation without an anchor the Config or the shard owns them, as in KAI.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -9,14 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kai_api::{Metadata, Object, SchedulingShard};
-use kai_cluster::{Client, Context, Part, Patch, Target};
+use kai_cluster::{Client, Context, InstallationOwner, Part, Patch, Target};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::conditions::Conditions;
 use super::inputs::{Installation, SchedulerFlags};
 use super::objects::{DEPLOYMENT, DesiredObject, Owner, objects};
-use super::owned::{self, Watches};
+use super::owned::{self, OwnedObject, Watches};
 use super::plan::{Plan, plan};
 use super::shard::{ShardPlan, ShardScheduler};
 use super::state::{State, read_state};
@@ -73,14 +76,24 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
 async fn reconcile(context: &Context, settings: &Settings) -> Result<(), Error> {
     let client = &context.client;
     let state = read_state(client).await?;
-    let Some(config) = &state.config else {
-        Conditions::without_config(&state.shards).write(context).await?;
-        return Ok(());
-    };
     let installation = &settings.installation;
+    let anchor = match client.installation_owner().await? {
+        InstallationOwner::Present(reference) => Some(reference),
+        InstallationOwner::Absent => None,
+        // kai is being uninstalled; the garbage collector deletes its objects.
+        InstallationOwner::Deleted(_) => return Ok(()),
+    };
+    let Some(config) = &state.config else {
+        let mut progress = Progress::new(Conditions::without_config(&state.shards));
+        let owners = Owners::default();
+        progress
+            .delete_unwanted(client, &installation.namespace, &[], &state, &owners)
+            .await;
+        return Ok(progress.conditions.write(context).await?);
+    };
     let flags = &*settings.scheduler_flags;
     let plan = plan(&config.spec, &state.shards, installation, state.facts, flags);
-    let owners = Owners::of(&config.metadata, &state.shards);
+    let owners = Owners::of(&config.metadata, &state.shards, anchor);
     let mut progress = Progress::of(&plan);
     let desired = objects(&plan);
     for object in &desired {
@@ -97,12 +110,15 @@ async fn reconcile(context: &Context, settings: &Settings) -> Result<(), Error> 
 }
 
 /// The owners of the plan's objects.
+#[derive(Default)]
 struct Owners {
     references: BTreeMap<Owner, Value>,
+    /// The anchor of the installation, which owns all objects if it exists.
+    anchor: Option<Value>,
 }
 
 impl Owners {
-    fn of(config: &Metadata, shards: &[SchedulingShard]) -> Owners {
+    fn of(config: &Metadata, shards: &[SchedulingShard], anchor: Option<Value>) -> Owners {
         let reference = |kind: &str, metadata: &Metadata| {
             json!({
                 "apiVersion": kai_api::Config::RESOURCE.api_version(),
@@ -120,12 +136,24 @@ impl Owners {
         let of_config = std::iter::once((Owner::Config, reference("Config", config)));
         Owners {
             references: of_config.chain(of_shards).collect(),
+            anchor,
         }
     }
 
-    fn with_uid(&self, uid: &str) -> Option<&Owner> {
-        let found = self.references.iter().find(|(_, reference)| reference["uid"] == uid);
-        found.map(|(owner, _)| owner)
+    /// The owner reference of an object that is for `owner`.
+    fn reference(&self, owner: &Owner) -> Option<&Value> {
+        self.anchor.as_ref().or_else(|| self.references.get(owner))
+    }
+
+    /// The Config or shard that the object is for; `None` if the object is not the operator's.
+    fn of_object(&self, object: &OwnedObject) -> Option<Owner> {
+        let uid = object.controller.as_deref();
+        let mut controllers = self
+            .references
+            .iter()
+            .filter(|(_, reference)| reference["uid"].as_str() == uid);
+        let controller = controllers.next().map(|(owner, _)| owner.clone());
+        controller.or_else(|| object.mark.clone())
     }
 }
 
@@ -137,19 +165,27 @@ struct Progress {
 }
 
 impl Progress {
+    fn new(conditions: Conditions) -> Progress {
+        Progress {
+            conditions,
+            invalid: BTreeSet::new(),
+        }
+    }
+
     fn of(plan: &Plan) -> Progress {
         let is_invalid = |shard: &&ShardPlan| matches!(shard.scheduler, ShardScheduler::Invalid(_));
         let invalid = plan.shards.iter().filter(is_invalid);
         Progress {
-            conditions: Conditions::of(plan),
             invalid: invalid.map(|shard| Owner::Shard(shard.shard.clone())).collect(),
+            ..Progress::new(Conditions::of(plan))
         }
     }
 
     async fn apply(&mut self, client: &Client, object: &DesiredObject, owners: &Owners) {
         let mut fields = object.fields.clone();
-        let reference = owners.references.get(&object.owner);
+        let reference = owners.reference(&object.owner);
         fields["metadata"]["ownerReferences"] = reference.into_iter().cloned().collect();
+        owned::mark(&mut fields, &object.owner);
         let target = Target {
             resource: object.resource,
             namespace: &object.namespace,
@@ -177,7 +213,7 @@ impl Progress {
         state: &State,
         owners: &Owners,
     ) {
-        let is_wanted = |object: &owned::OwnedObject| {
+        let is_wanted = |object: &OwnedObject| {
             desired.iter().any(|desired| {
                 desired.resource == object.resource
                     && desired.name == object.name
@@ -186,13 +222,13 @@ impl Progress {
         };
         let owned = match owned::list(client, namespace, state.facts).await {
             Ok(owned) => owned,
-            Err(error) => return self.fail(&Owner::Config, error.to_string()),
+            Err(error) => return self.fail(owners, &Owner::Config, error.to_string()),
         };
         for object in owned {
-            let Some(owner) = owners.with_uid(&object.controller) else {
+            let Some(owner) = owners.of_object(&object) else {
                 continue;
             };
-            if is_wanted(&object) || self.invalid.contains(owner) {
+            if is_wanted(&object) || self.invalid.contains(&owner) {
                 continue;
             }
             tracing::info!(
@@ -201,12 +237,22 @@ impl Progress {
                 "deleting: no longer wanted"
             );
             if let Err(error) = object.delete(client).await {
-                self.fail(owner, error.to_string());
+                self.fail(owners, &owner, error.to_string());
             }
         }
     }
 
-    fn fail(&mut self, owner: &Owner, error: String) {
+    /// Records an error with the conditions of the owner; with those of the Config, if the owner is a shard that no longer exists.
+    fn fail(&mut self, owners: &Owners, owner: &Owner, error: String) {
+        if owners.references.is_empty() {
+            tracing::warn!(error, "an object of a deleted Config can't be removed");
+            return;
+        }
+        let owner = if owners.references.contains_key(owner) {
+            owner
+        } else {
+            &Owner::Config
+        };
         self.conditions.of_owner(owner).errors.push(error);
     }
 }
