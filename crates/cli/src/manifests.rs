@@ -326,13 +326,11 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "deploy/rbac.yaml does not have the operator's account yet"]
     fn the_accounts_of_pods_exist_with_an_operator() {
         accounts_exist(Mode::Roles);
     }
 
     #[test]
-    #[ignore = "the program does not have the installation step and the operator yet"]
     fn the_program_takes_the_flags_of_the_chart() {
         for mode in [Mode::AllInOne, Mode::Roles] {
             let objects: Vec<Value> = serde_saphyr::from_multiple(mode.rendered()).unwrap();

@@ -192,9 +192,9 @@ pub(crate) async fn a_container_that_starts_again_gets_its_gpu_again(machine: &m
 }
 
 pub(crate) async fn kai_itself_runs_in_pods(machine: &mut Machine) {
-    scene("kai and its agent run as pods of our image, with the rights and directories that the documentation names");
+    scene("kai and its agent run as the pods that the chart has");
     // While the processes still serve the webhooks for pods.
-    for pod in [install::all(), install::agent(&machine.mode)] {
+    for pod in install::apply(machine) {
         machine.create_in(keys::SYSTEM_NAMESPACE, &pod).await;
     }
     machine.stop_kai();
@@ -215,6 +215,25 @@ pub(crate) async fn kai_itself_runs_in_pods(machine: &mut Machine) {
     assert_eq!(one.gpus, machine.held("default", "one").await, "{}", one.text);
     let (_, gpu) = machine.reservation().await;
     assert!(half.text.contains(&gpu) || half.gpus.contains(&gpu), "{}", half.text);
+
+    scene("an uninstallation removes what kai created, and the workloads run on");
+    assert!(!install::registrations(machine).is_empty());
+    install::delete_pods_and_anchor(machine);
+    machine
+        .until("webhooks, policies and reservation pods are gone", async || {
+            let is_clean = install::registrations(machine).is_empty() && machine.reservations().await.is_empty();
+            is_clean.then_some(())
+        })
+        .await;
+    for name in ["one", "half"] {
+        let pod = machine.pod("default", name).await.unwrap();
+        let status = &pod["status"]["containerStatuses"][0];
+        assert_eq!(
+            (&pod["status"]["phase"], &status["restartCount"]),
+            (&json!("Running"), &json!(0)),
+            "{name}"
+        );
+    }
     machine.delete(&["one", "half"], 0).await;
 }
 
