@@ -56,7 +56,7 @@ pub(crate) enum ApplyMode {
 /// Applies all policies and their bindings. An API server without ValidatingAdmissionPolicies answers with an error for which
 /// `is_not_found` holds.
 pub(crate) async fn apply_policies(client: &Client, settings: &Settings) -> Result<(), kai_cluster::Error> {
-    let Registration::Wanted(owner) = registration(client).await? else {
+    let Registration::Allowed(owner) = registration(client).await? else {
         return Ok(());
     };
     for policy in admission_policies::admission_policies(settings) {
@@ -80,7 +80,7 @@ pub(crate) async fn apply_webhooks(
     mode: ApplyMode,
     now: Timestamp,
 ) -> Result<(), kai_cluster::Error> {
-    let Registration::Wanted(owner) = registration(client).await? else {
+    let Registration::Allowed(owner) = registration(client).await? else {
         return Ok(());
     };
     for (at, (resource, name)) in webhook_configurations::ALL.into_iter().enumerate() {
@@ -145,18 +145,18 @@ async fn apply(client: &Client, resource: &Resource, name: &str, fields: Value) 
 /// Whether objects are registered, and their owner.
 enum Registration {
     /// They are registered with this owner. Without one, an uninstallation deletes them by `kai uninstall` only.
-    Wanted(Option<Value>),
+    Allowed(Option<Value>),
     /// kai is being uninstalled. A webhook that is registered now would have no server in a moment.
-    Unwanted,
+    Withheld,
 }
 
 async fn registration(client: &Client) -> Result<Registration, kai_cluster::Error> {
     Ok(match client.installation_owner().await? {
-        InstallationOwner::Present(owner) => Registration::Wanted(Some(owner)),
-        InstallationOwner::Absent => Registration::Wanted(older_owner(client).await),
+        InstallationOwner::Present(owner) => Registration::Allowed(Some(owner)),
+        InstallationOwner::Absent => Registration::Allowed(older_owner(client).await),
         InstallationOwner::Deleted(_) => {
             tracing::info!("kai is being uninstalled: webhooks and policies are not registered any more");
-            Registration::Unwanted
+            Registration::Withheld
         }
     })
 }
