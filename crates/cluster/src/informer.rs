@@ -120,6 +120,11 @@ impl<T: Object> Informer<T> {
         self.shared.state.lock().objects.values().cloned().collect()
     }
 
+    /// All terminal objects for which [`Object::matters_when_terminal`] is true.
+    pub fn all_terminal(&self) -> Vec<Arc<T>> {
+        self.shared.state.lock().terminal.values().cloned().collect()
+    }
+
     /// The objects of one namespace, by name, in time proportional to the namespace and not to the cluster.
     pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<T>> {
         let state = self.shared.state.lock();

@@ -20,6 +20,8 @@ use crate::processes::Processes;
 const REST: Duration = Duration::from_secs(600);
 /// A cluster without changes for this time is stable. It is longer than any pause of a role, including the grace period of stale gangs.
 const QUIET: Duration = Duration::from_secs(80);
+/// The time between two looks at a cluster that becomes stable.
+const SAMPLE: Duration = Duration::from_secs(5);
 /// A pod that fits runs within this time.
 const SOON: Duration = Duration::from_secs(120);
 const GLANCE: Duration = Duration::from_millis(500);
@@ -326,14 +328,14 @@ impl<'a> FaultRun<'a> {
     /// Waits until the cluster is stable, and checks all invariants.
     async fn rest(&mut self, when: &str) -> Result<(), String> {
         let resting = async {
-            let mut before = String::new();
-            loop {
+            // Samples that are far apart could miss a change that is undone in between.
+            let (mut before, mut since) = (self.state(), tokio::time::Instant::now());
+            while since.elapsed() < QUIET {
+                tokio::time::sleep(SAMPLE).await;
                 let now = self.state();
-                if now == before {
-                    return;
+                if now != before {
+                    (before, since) = (now, tokio::time::Instant::now());
                 }
-                before = now;
-                tokio::time::sleep(QUIET).await;
             }
         };
         if tokio::time::timeout(REST, resting).await.is_err() {

@@ -35,6 +35,8 @@ impl std::fmt::Display for Violation {
 pub struct Snapshot {
     /// Pods that are not terminal.
     pub pods: Vec<Arc<kai_api::Pod>>,
+    /// Succeeded pods of gangs.
+    pub succeeded_pods: Vec<Arc<kai_api::Pod>>,
     /// Nodes.
     pub nodes: Vec<Arc<kai_api::Node>>,
     /// Queues.
@@ -52,6 +54,7 @@ impl Snapshot {
     pub fn of(informers: &kai_cluster::Informers, reservation_pods: &kai_api::ReservationPods) -> Snapshot {
         Snapshot {
             pods: informers.pods().all(),
+            succeeded_pods: informers.pods().all_terminal(),
             nodes: informers.nodes().all(),
             queues: informers.queues().all(),
             pod_groups: informers.pod_groups().all(),

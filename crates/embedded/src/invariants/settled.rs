@@ -45,7 +45,7 @@ fn units(text: &str) -> f64 {
     digits.parse::<f64>().map_or(f64::INFINITY, |number| number * unit)
 }
 
-/// A gang runs with at least its minimum, or not at all.
+/// A gang runs with at least its minimum, or not at all. A gang of which a pod has succeeded is finishing and may run with fewer.
 fn check_gangs(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation>) {
     let mut active: BTreeMap<(&str, &str), u32> = BTreeMap::new();
     for pod in state.bound().filter(|pod| !pod.terminating) {
@@ -53,6 +53,10 @@ fn check_gangs(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation>) {
             *active.entry((&gang.namespace, &gang.name)).or_default() += 1;
         }
     }
+    let succeeded = snapshot.succeeded_pods.iter();
+    let finishing: BTreeSet<(&str, &str)> = succeeded
+        .filter_map(|pod| Some((pod.metadata.namespace(), pod.pod_group()?)))
+        .collect();
     for group in &snapshot.pod_groups {
         let (namespace, name) = (group.metadata.namespace(), group.metadata.plain_name());
         let Ok(read) = group.read(&kai_api::PriorityClasses::default(), Millis(0)) else {
@@ -61,7 +65,8 @@ fn check_gangs(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation>) {
         let min = read.value.min_member;
         let running = active.get(&(namespace, name)).copied().unwrap_or(0);
         // The minima of subgroups are checked by the tests that use them.
-        if read.value.sub_groups.is_empty() && running > 0 && running < min {
+        let is_below = running > 0 && running < min && !finishing.contains(&(namespace, name));
+        if read.value.sub_groups.is_empty() && is_below {
             found.push(Violation(format!(
                 "gang {namespace}/{name} runs with {running} pods, its minimum is {min}"
             )));
