@@ -1,6 +1,6 @@
 //! The agent's options (`Args`) and their meaning (`Settings`). Opens nothing; of the machine it checks only whether the host root exists.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,9 +11,10 @@ use kai_gpu::{DriverChoice, OpenOptions, Roots};
 
 use crate::Error;
 use crate::allocator::inject::Mode;
-use crate::allocator::plan::{GPU_RESOURCE, MigStrategy, Policy, Sharing};
+use crate::allocator::plan::{GPU_RESOURCE, MigStrategy, Policy};
 use crate::allocator::prefer::SharedPolicy;
 use crate::allocator::register::{PLUGIN_DIR, RetryPolicy};
+use crate::allocator::sharing::{Rename, Sharing};
 use crate::driver_files::collect::Search;
 use crate::driver_files::csv::CSV_DIR;
 use crate::driver_files::store::CDI_DIR;
@@ -244,8 +245,6 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// What is offered.
     pub policy: Policy,
-    /// How shared devices are spread.
-    pub shared_policy: SharedPolicy,
     /// What makes a GPU unhealthy, and for how long.
     pub rules: Rules,
     /// Where driver files are searched.
@@ -324,14 +323,10 @@ impl Args {
             state_dir: self.state_dir.clone(),
             policy: Policy {
                 mig: self.mig_strategy,
-                sharing: Sharing {
-                    replicas: replicas(&self.replicas)?,
-                    rename: self.rename_shared,
-                    one_per_container: self.one_replica_per_container,
-                },
+                sharing: sharing(self)?,
+                shared_policy: self.shared_policy,
                 share_devices: self.share_devices(),
             },
-            shared_policy: self.shared_policy,
             rules: Rules {
                 ignored_xids: self.ignored_xids.iter().copied().collect::<BTreeSet<u64>>(),
                 sticky_xids: self.sticky_xids.iter().copied().collect::<BTreeSet<u64>>(),
@@ -360,27 +355,29 @@ impl Args {
     }
 }
 
-/// Upper bound on replicas of one device: the kubelet keeps every id in memory and in its checkpoint.
-const REPLICAS_MAX: u32 = 1000;
-
-fn replicas(texts: &[String]) -> Result<BTreeMap<String, u32>, Error> {
-    let mut replicas = BTreeMap::new();
-    for text in texts {
+/// Time slicing by flags.
+fn sharing(args: &Args) -> Result<Sharing, Error> {
+    let rename = if args.rename_shared {
+        Rename::WithSuffix
+    } else {
+        Rename::Keep
+    };
+    let mut sharing = Sharing::default();
+    sharing.one_per_container = args.one_replica_per_container;
+    for text in &args.replicas {
         let (resource, count) = text.split_once('=').unwrap_or((GPU_RESOURCE, text));
-        let count = count
+        let fail = |problem: &str| Error::Option {
+            option: "--replicas",
+            problem: format!("{text:?}: {problem}"),
+        };
+        let replicas = count
             .parse()
-            .ok()
-            .filter(|count| (1..=REPLICAS_MAX).contains(count))
-            .ok_or_else(|| {
-                let problem = format!("{text:?} is not <n> or <resource>=<n> with n from 1 to {REPLICAS_MAX}");
-                Error::Option {
-                    option: "--replicas",
-                    problem,
-                }
-            })?;
-        replicas.insert(resource.to_owned(), count);
+            .map_err(|_| fail("write <n> or <resource>=<n>, where n is a number"))?;
+        sharing
+            .add(resource, replicas, rename)
+            .map_err(|invalid| fail(invalid.problem()))?;
     }
-    Ok(replicas)
+    Ok(sharing)
 }
 
 pub(crate) fn host_name() -> Option<String> {
@@ -454,10 +451,14 @@ mod tests {
     #[test]
     fn replicas_are_per_resource() {
         let settings = parse("--replicas 4 --replicas nvidia.com/mig-1g.5gb=2 --rename-shared").unwrap();
-        assert_eq!(settings.policy.sharing.replicas_of(GPU_RESOURCE), 4);
-        assert_eq!(settings.policy.sharing.replicas_of("nvidia.com/mig-1g.5gb"), 2);
-        assert!(settings.policy.sharing.rename);
-        for bad in ["x", "0", "nvidia.com/gpu=", "100000"] {
+        let sharing = &settings.policy.sharing;
+        assert_eq!(sharing.of(GPU_RESOURCE).replicas, 4);
+        let mig = sharing.of("nvidia.com/mig-1g.5gb");
+        assert_eq!(
+            (mig.replicas, mig.rename.as_deref()),
+            (2, Some("nvidia.com/mig-1g.5gb.shared"))
+        );
+        for bad in ["x", "0", "nvidia.com/gpu=", "100000", "nvidia.com/gpus=2"] {
             let error = parse(&format!("--replicas {bad}")).unwrap_err().to_string();
             assert!(error.contains("--replicas"), "{error}");
         }

@@ -36,12 +36,7 @@ pub fn dry_run(args: &Args) -> Result<String, Error> {
         .map(|device| (device.uuid.clone(), probe(&device.uuid)))
         .collect();
     let plan = super::injector(&settings).plan(&inventory);
-    let mut state = State::new(
-        settings.policy.clone(),
-        settings.shared_policy,
-        settings.rules.clone(),
-        None,
-    );
+    let mut state = State::new(settings.policy.clone(), settings.rules.clone(), None);
     state.apply(Input::Listed(Box::new(inventory)));
     state.apply(Input::Probed(answers));
     let snapshot = state.snapshot();

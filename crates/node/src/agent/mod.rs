@@ -71,12 +71,7 @@ pub fn run(args: Args) -> Result<(), Error> {
 /// Runs the agent with any driver until `stop` becomes true.
 pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Receiver<bool>) {
     let last = LastInventory::new(&settings.state_dir);
-    let state = State::new(
-        settings.policy.clone(),
-        settings.shared_policy,
-        settings.rules.clone(),
-        last.load(),
-    );
+    let state = State::new(settings.policy.clone(), settings.rules.clone(), last.load());
     let (snapshots, seen) = watch::channel(Arc::new(state.snapshot()));
     let (inputs, received) = mpsc::channel(INPUTS_QUEUED_MAX);
     let (events, told) = mpsc::channel(EVENTS_QUEUED_MAX);

@@ -9,7 +9,6 @@ use kai_gpu::{HealthEvent, HealthEventKind, Inventory};
 use crate::allocator::inject::Injection;
 use crate::allocator::offer::{self, GpuOffer, Offer};
 use crate::allocator::plan::{self, Plan, Policy};
-use crate::allocator::prefer::SharedPolicy;
 use crate::health::{Change, Health, Rules};
 use crate::kubelet::deviceplugin::Device;
 use crate::labels::{Labels, labels};
@@ -34,7 +33,6 @@ pub enum Input {
 #[derive(Debug)]
 pub struct State {
     policy: Policy,
-    shared_policy: SharedPolicy,
     inventory: Arc<Inventory>,
     /// Whether the driver listed the inventory in this run; before, the inventory is the last run's.
     confirmed: bool,
@@ -66,14 +64,13 @@ pub struct Snapshot {
 
 impl State {
     /// Starts from the inventory of the last run, which is served until the driver answers.
-    pub fn new(policy: Policy, shared_policy: SharedPolicy, rules: Rules, last_known: Option<Inventory>) -> Self {
+    pub fn new(policy: Policy, rules: Rules, last_known: Option<Inventory>) -> Self {
         let mut health = Health::new(rules);
         let inventory = Arc::new(last_known.unwrap_or_default());
         health.track(&inventory);
         Self {
             share_devices: Arc::new(share_devices::offer::devices(policy.share_devices)),
             policy,
-            shared_policy,
             inventory,
             confirmed: false,
             health,
@@ -138,7 +135,7 @@ impl State {
                 resource,
                 inventory: self.inventory.clone(),
                 injection: self.injection.clone(),
-                shared_policy: self.shared_policy,
+                shared_policy: self.policy.shared_policy,
                 one_per_container: self.policy.sharing.one_per_container,
             };
             (name, Arc::new(Offer::Gpus(offer)))
@@ -175,6 +172,7 @@ mod tests {
 
     use super::*;
     use crate::allocator::plan::GPU_RESOURCE;
+    use crate::allocator::sharing::{Rename, Sharing};
 
     fn inventory(settings: &str) -> Inventory {
         FakeDriver::new(&settings.parse::<Settings>().unwrap().seeded("node"))
@@ -184,9 +182,11 @@ mod tests {
     }
 
     fn state(last_known: Option<Inventory>) -> State {
-        let mut policy = Policy::default();
-        policy.sharing.replicas.insert(GPU_RESOURCE.to_owned(), 2);
-        State::new(policy, SharedPolicy::default(), Rules::default(), last_known)
+        let policy = Policy {
+            sharing: Sharing::of_gpus(2, Rename::Keep).unwrap(),
+            ..Policy::default()
+        };
+        State::new(policy, Rules::default(), last_known)
     }
 
     fn healthy(state: &State) -> Vec<bool> {
