@@ -27,6 +27,31 @@ pub struct Policy {
     pub share_devices: u32,
 }
 
+impl Policy {
+    /// The policy in one line, for conditions and events.
+    pub fn summary(&self) -> String {
+        let mut parts = vec![format!("MIG strategy {}", self.mig.as_str())];
+        for (name, shared) in self.sharing.resources().filter(|(_, shared)| shared.is_shared()) {
+            let offered = shared.rename.as_deref().unwrap_or(name);
+            let renamed = shared
+                .rename
+                .as_ref()
+                .map(|_| format!(" of {name}"))
+                .unwrap_or_default();
+            parts.push(format!(
+                "{offered} with {} replicas of each device{renamed}",
+                shared.replicas
+            ));
+        }
+        match (parts.len(), self.sharing.one_per_container) {
+            (1, _) => parts.push("no time slicing".to_owned()),
+            (_, true) => parts.push("one replica per container".to_owned()),
+            (_, false) => {}
+        }
+        parts.join(", ")
+    }
+}
+
 /// How MIG devices appear as resources.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -145,6 +170,15 @@ pub fn plan(inventory: &Inventory, policy: &Policy) -> Plan {
                     units.entry(name).or_default().push(mig_unit(device, mig));
                 }
             }
+        }
+    }
+    let offered = |name: &str| units.get(name).is_some_and(|units| !units.is_empty());
+    for (name, _) in policy.sharing.resources().filter(|(name, _)| !offered(name)) {
+        // One configuration may be for nodes with different partitions.
+        if !inventory.devices.is_empty() {
+            plan.notes.push(format!(
+                "{name} is shared by the configuration, but this node has no such device"
+            ));
         }
     }
     for (name, units) in units {
