@@ -19,6 +19,7 @@ use crate::driver_files::collect::Search;
 use crate::driver_files::csv::CSV_DIR;
 use crate::driver_files::store::CDI_DIR;
 use crate::health::{IGNORED_XIDS, Rules, STICKY_XIDS};
+use crate::plugin_config::{ConfigSource, FallbackStrategy};
 use crate::share_devices::offer::{SHARE_DEVICES_DEFAULT, SHARE_DEVICES_MAX};
 
 /// Where this process finds the host's files and its driver. Shared by the agent, `kai doctor` and the reservation process.
@@ -187,6 +188,20 @@ pub struct Args {
     /// How MIG devices are offered.
     #[arg(long, value_enum, default_value_t)]
     pub mig_strategy: MigStrategy,
+    /// Directory of configuration files in the format of NVIDIA's device plugin: a mounted ConfigMap. The node's label
+    /// nvidia.com/device-plugin.config names the file. Changes take effect at once.
+    #[arg(long)]
+    pub config_dir: Option<PathBuf>,
+    /// `<namespace>/<name>` of the ConfigMap that is mounted at --config-dir, for messages.
+    #[arg(long, requires = "config_dir")]
+    pub config_map: Option<String>,
+    /// The file for nodes without the label.
+    #[arg(long, requires = "config_dir")]
+    pub default_config: Option<String>,
+    /// What to try without label and default, in this order, separated by commas: named (the file `default`), single (the only file), empty
+    /// (no file).
+    #[arg(long, default_value = "named,single")]
+    pub fallback_strategies: String,
     /// Time slicing: `<n>` for nvidia.com/gpu, or `<resource>=<n>`. May be given more than once.
     #[arg(long)]
     pub replicas: Vec<String>,
@@ -243,8 +258,10 @@ pub struct Settings {
     pub cdi_dir: PathBuf,
     /// Where state is kept.
     pub state_dir: PathBuf,
-    /// What is offered.
+    /// What is offered, by the flags.
     pub policy: Policy,
+    /// The files that configure the node beside the flags.
+    pub config: Option<ConfigSource>,
     /// What makes a GPU unhealthy, and for how long.
     pub rules: Rules,
     /// Where driver files are searched.
@@ -327,6 +344,7 @@ impl Args {
                 shared_policy: self.shared_policy,
                 share_devices: self.share_devices(),
             },
+            config: self.config_source()?,
             rules: Rules {
                 ignored_xids: self.ignored_xids.iter().copied().collect::<BTreeSet<u64>>(),
                 sticky_xids: self.sticky_xids.iter().copied().collect::<BTreeSet<u64>>(),
@@ -346,6 +364,24 @@ impl Args {
 }
 
 impl Args {
+    fn config_source(&self) -> Result<Option<ConfigSource>, Error> {
+        let words = self.fallback_strategies.split(',').map(str::trim);
+        let fallback = words
+            .filter(|word| !word.is_empty())
+            .map(str::parse)
+            .collect::<Result<Vec<FallbackStrategy>, String>>()
+            .map_err(|problem| Error::Option {
+                option: "--fallback-strategies",
+                problem,
+            })?;
+        Ok(self.config_dir.clone().map(|directory| ConfigSource {
+            directory,
+            config_map: self.config_map.clone(),
+            default: self.default_config.clone(),
+            fallback,
+        }))
+    }
+
     /// Share devices need CDI specs and the cluster's reservation pods; without either the node has none.
     fn share_devices(&self) -> u32 {
         match self.mode {
@@ -462,6 +498,27 @@ mod tests {
             let error = parse(&format!("--replicas {bad}")).unwrap_err().to_string();
             assert!(error.contains("--replicas"), "{error}");
         }
+    }
+
+    #[test]
+    fn files_are_chosen_by_the_named_strategies() {
+        use FallbackStrategy::{Empty, Named, Single};
+        let source = |line: &str| parse(line).unwrap().config;
+        assert_eq!(source(""), None);
+        assert_eq!(source("--config-dir /c").unwrap().fallback, [Named, Single]);
+        assert_eq!(source("--config-dir /c --fallback-strategies=").unwrap().fallback, []);
+        let all = source("--config-dir /c --fallback-strategies empty,named --default-config a --config-map ns/gpus")
+            .unwrap();
+        assert_eq!(
+            (all.fallback.as_slice(), all.default.as_deref()),
+            (&[Empty, Named][..], Some("a"))
+        );
+        assert_eq!(all.name(), "ConfigMap ns/gpus");
+        let error = parse("--fallback-strategies named,first").unwrap_err().to_string();
+        assert!(
+            error.contains("--fallback-strategies") && error.contains("\"first\""),
+            "{error}"
+        );
     }
 
     #[test]
