@@ -14,7 +14,7 @@ use crate::allocator::inject::Mode;
 use crate::allocator::plan::{GPU_RESOURCE, MigStrategy, Policy};
 use crate::allocator::prefer::SharedPolicy;
 use crate::allocator::register::{PLUGIN_DIR, RetryPolicy};
-use crate::allocator::sharing::{Rename, Sharing};
+use crate::allocator::sharing::{REPLICAS_MAX, Rename, Sharing};
 use crate::driver_files::collect::Search;
 use crate::driver_files::csv::CSV_DIR;
 use crate::driver_files::store::CDI_DIR;
@@ -402,16 +402,18 @@ fn sharing(args: &Args) -> Result<Sharing, Error> {
     sharing.one_per_container = args.one_replica_per_container;
     for text in &args.replicas {
         let (resource, count) = text.split_once('=').unwrap_or((GPU_RESOURCE, text));
-        let fail = |problem: &str| Error::Option {
+        let fail = |problem: String| Error::Option {
             option: "--replicas",
-            problem: format!("{text:?}: {problem}"),
+            problem,
         };
-        let replicas = count
-            .parse()
-            .map_err(|_| fail("write <n> or <resource>=<n>, where n is a number"))?;
+        let replicas = count.parse().map_err(|_| {
+            fail(format!(
+                "{text:?} is not <n> or <resource>=<n> with n from 1 to {REPLICAS_MAX}"
+            ))
+        })?;
         sharing
             .add(resource, replicas, rename)
-            .map_err(|invalid| fail(invalid.problem()))?;
+            .map_err(|invalid| fail(format!("{text:?}: {}", invalid.problem())))?;
     }
     Ok(sharing)
 }
