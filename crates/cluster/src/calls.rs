@@ -332,7 +332,7 @@ impl Client {
 
     /// Sends the request and returns the body of the response. Boxed: otherwise every crate that awaits a call would compile the whole
     /// HTTP client again.
-    fn call_text<'a>(&'a self, attempt: &'a str, request: Built) -> BoxFuture<'a, Result<String, Error>> {
+    pub(crate) fn call_text<'a>(&'a self, attempt: &'a str, request: Built) -> BoxFuture<'a, Result<String, Error>> {
         Box::pin(async move {
             let fail = |error| Error::call(attempt.to_owned(), error);
             let request = request.map_err(|error| fail(kube::Error::BuildRequest(error)))?;

@@ -73,6 +73,12 @@ fn platform(facts: &Facts, report: &mut Report) {
 fn devices(facts: &Facts, report: &mut Report) {
     match &facts.inventory {
         None => {}
+        // The driver may well be in order: only this pod can't reach it.
+        Some(Err((error, _))) if facts.hidden_device_nodes => report.warning(
+            "driver",
+            format!("{error}: the host has /dev/nvidiactl, but this pod has not, so the GPUs were not checked"),
+            "run the doctor where it sees the GPUs: kai doctor NODE --privileged, or --runtime-class nvidia if NVIDIA's runtime is installed",
+        ),
         Some(Err((error, remedy))) => {
             // A missing NVML on a Jetson is no error here: the Tegra driver does not need it.
             report.problem("driver", error.clone(), remedy.clone());

@@ -2,11 +2,14 @@
 //! object if a cluster is reachable. Reads only. Missing files or services are facts, not errors.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use kai_cluster::{Client, ClientConfig};
 use kai_gpu::platform::{Detection, detect};
 use kai_gpu::{Driver, GpuError, Inventory, PlatformKind, Roots};
+
+use serde::{Deserialize, Serialize};
 
 use super::{Args, bolt, go_build, toml};
 use crate::Error;
@@ -22,6 +25,9 @@ use crate::health;
 /// Longest wait for the cluster: the doctor must report even if nothing answers.
 const CLUSTER_SECONDS_MAX: Duration = Duration::from_secs(5);
 
+/// The token of a pod's service account.
+const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
+
 /// The facts about one machine. Everything in it may be missing.
 #[derive(Debug, Default)]
 pub struct Facts {
@@ -29,6 +35,8 @@ pub struct Facts {
     pub detection: Option<Detection>,
     /// Devices, or the driver's error with its remedy.
     pub inventory: Option<Result<Inventory, (String, String)>>,
+    /// Whether the driver does not answer because this pod lacks the device nodes that the host has.
+    pub hidden_device_nodes: bool,
     /// GPUs that the driver lists but that do not answer.
     pub unresponsive: Vec<UnresponsiveGpu>,
     /// Driver files.
@@ -88,7 +96,8 @@ pub struct SpecFile {
 }
 
 /// The node object in the cluster.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum ClusterView {
     /// No cluster is configured.
     #[default]
@@ -98,6 +107,7 @@ pub enum ClusterView {
     /// The cluster has no node of this name.
     NoSuchNode(String),
     /// The cluster has the node.
+    #[serde(rename_all = "camelCase")]
     Node {
         /// The node's labels.
         labels: BTreeMap<String, String>,
@@ -106,8 +116,19 @@ pub enum ClusterView {
     },
 }
 
+impl ClusterView {
+    /// The view with those labels only that checks read.
+    pub(super) fn without_foreign_labels(mut self) -> Self {
+        if let ClusterView::Node { labels, .. } = &mut self {
+            labels.retain(|key, _| key.starts_with("nvidia.com/") || key.starts_with("kai.scheduler/"));
+        }
+        self
+    }
+}
+
 /// The RuntimeClass object `nvidia`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum RuntimeClass {
     /// It exists and names this handler.
     Handler(String),
@@ -172,7 +193,7 @@ pub fn collect_facts(args: &Args) -> Result<Facts, Error> {
         .iter()
         .map(|image| (image.clone(), image_in_store(&host, image)))
         .collect();
-    facts.cluster = collect_cluster(args);
+    facts.cluster = collect_cluster(args)?;
     Ok(facts)
 }
 
@@ -205,10 +226,10 @@ fn collect_driver(args: &Args, roots: &Roots, facts: &mut Facts) -> Result<(), E
     }
     match kai_gpu::open(options) {
         Ok(opened) => {
-            let listed = opened
-                .driver
-                .devices()
-                .map_err(|error| (error.to_string(), error.remedy().to_owned()));
+            let listed = opened.driver.devices().map_err(|error| {
+                facts.hidden_device_nodes = lacks_device_nodes(roots, &error);
+                (error.to_string(), error.remedy().to_owned())
+            });
             if let Ok(inventory) = &listed {
                 facts.unresponsive = unresponsive_gpus(&*opened.driver, inventory);
                 facts.files = collect::collect(&args.host.search(), inventory);
@@ -220,9 +241,24 @@ fn collect_driver(args: &Args, roots: &Roots, facts: &mut Facts) -> Result<(), E
         }
         // The flags are wrong, not the machine.
         Err(error @ (GpuError::FakeSettings { .. } | GpuError::FakeControl { .. })) => return Err(error.into()),
-        Err(error) => facts.inventory = Some(Err((error.to_string(), error.remedy().to_owned()))),
+        Err(error) => {
+            facts.hidden_device_nodes = lacks_device_nodes(roots, &error);
+            facts.inventory = Some(Err((error.to_string(), error.remedy().to_owned())));
+        }
     }
     Ok(())
+}
+
+/// The driver's control node. NVML opens it first, at this path.
+const CONTROL_NODE: &str = "dev/nvidiactl";
+
+/// Whether the driver did not answer for lack of a device node that the host has and this pod has not.
+fn lacks_device_nodes(roots: &Roots, error: &GpuError) -> bool {
+    let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+    matches!(error, GpuError::DriverNotLoaded { .. } | GpuError::NoPermission { .. })
+        && in_pod
+        && roots.host.join(CONTROL_NODE).exists()
+        && !Path::new("/").join(CONTROL_NODE).exists()
 }
 
 /// The driver's files can be checked even if the driver does not answer.
@@ -402,35 +438,50 @@ fn full_names(image: &str) -> Vec<String> {
     vec![full, tagged]
 }
 
-fn collect_cluster(args: &Args) -> ClusterView {
+fn collect_cluster(args: &Args) -> Result<ClusterView, Error> {
+    if let Some(text) = &args.cluster_view {
+        return serde_json::from_str(text).map_err(|error| Error::Option {
+            option: super::CLUSTER_VIEW_ENV,
+            problem: format!("{error}; `kai doctor NODE` writes it, and both programs must have the same version"),
+        });
+    }
     let given = |variable| std::env::var_os(variable).is_some_and(|value| !value.is_empty());
+    // Every pod has this variable, but a pod without a token has no account.
+    let in_pod = given("KUBERNETES_SERVICE_HOST") && Path::new(TOKEN).exists();
     let access = match &args.kubeconfig {
         Some(path) => ClientConfig::Kubeconfig(path.clone()),
-        None if given("KUBECONFIG") || given("KUBERNETES_SERVICE_HOST") => ClientConfig::Infer,
-        None => return ClusterView::NotAsked,
+        None if given("KUBECONFIG") || in_pod => ClientConfig::Infer,
+        None => return Ok(ClusterView::NotAsked),
     };
     let Some(node) = args.node_name.clone().or_else(crate::agent::args::host_name) else {
-        return ClusterView::NotAsked;
+        return Ok(ClusterView::NotAsked);
     };
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
-        return ClusterView::NotAsked;
+        return Ok(ClusterView::NotAsked);
     };
-    runtime.block_on(async {
-        let asked = async {
-            let client = Client::connect(&access).await?;
-            let labels = client.node_labels(&node).await?;
-            let runtime_class = match client.runtime_class_handler(RUNTIME_CLASS).await {
-                Ok(Some(handler)) => RuntimeClass::Handler(handler),
-                Ok(None) => RuntimeClass::Missing,
-                Err(error) => RuntimeClass::Unknown(error.to_string()),
-            };
-            Ok::<_, kai_cluster::Error>(ClusterView::Node { labels, runtime_class })
-        };
-        match tokio::time::timeout(CLUSTER_SECONDS_MAX, asked).await {
-            Ok(Ok(view)) => view,
-            Ok(Err(error)) if error.is_not_found() => ClusterView::NoSuchNode(node),
-            Ok(Err(error)) => ClusterView::Unreachable(error.to_string()),
-            Err(_) => ClusterView::Unreachable("the api server does not answer".to_owned()),
+    Ok(runtime.block_on(async {
+        match Client::connect(&access).await {
+            Ok(client) => read_cluster(&client, &node).await,
+            Err(error) => ClusterView::Unreachable(error.to_string()),
         }
-    })
+    }))
+}
+
+/// The node object and the runtime class.
+pub(super) async fn read_cluster(client: &Client, node: &str) -> ClusterView {
+    let asked = async {
+        let labels = client.node_labels(node).await?;
+        let runtime_class = match client.runtime_class_handler(RUNTIME_CLASS).await {
+            Ok(Some(handler)) => RuntimeClass::Handler(handler),
+            Ok(None) => RuntimeClass::Missing,
+            Err(error) => RuntimeClass::Unknown(error.to_string()),
+        };
+        Ok::<_, kai_cluster::Error>(ClusterView::Node { labels, runtime_class })
+    };
+    match tokio::time::timeout(CLUSTER_SECONDS_MAX, asked).await {
+        Ok(Ok(view)) => view,
+        Ok(Err(error)) if error.is_not_found() => ClusterView::NoSuchNode(node.to_owned()),
+        Ok(Err(error)) => ClusterView::Unreachable(error.to_string()),
+        Err(_) => ClusterView::Unreachable("the api server does not answer".to_owned()),
+    }
 }
