@@ -27,6 +27,60 @@ fn dry_run() {
     ]));
 }
 
+/// A directory of configuration files, as `--config-dir` takes it.
+fn dry_run_configured(key: &str) -> String {
+    let place = tempfile::tempdir().expect("a directory");
+    let file = |name: &str, content: &str| std::fs::write(place.path().join(name), content).expect("a file");
+    file(
+        "shared",
+        "flags: {failOnInitError: true}\nsharing: {timeSlicing: {replicas: 2, renameByDefault: true}}\n",
+    );
+    file("typo", "sharing: {timeSlicing: {replica: 2}}\n");
+    let directory = place.path().display().to_string();
+    let output = kai(&[
+        "node-agent",
+        "--dry-run",
+        "--node-name",
+        "node-1",
+        "--host-root",
+        NO_GPU,
+        "--driver",
+        "fake:t4",
+        "--config-dir",
+        &directory,
+        "--default-config",
+        key,
+    ]);
+    output.replace(&directory, "DIRECTORY")
+}
+
+#[test]
+fn dry_run_with_configuration_files() {
+    let shared = dry_run_configured("shared");
+    for words in [
+        "configuration by directory DIRECTORY, key shared:\n  MIG strategy none, nvidia.com/gpu.shared with 2 replicas",
+        "  warning: flags.failOnInitError has no effect",
+        "  nvidia.com/gpu.replicas=2\n",
+        "  nvidia.com/gpu.shared: 2\n",
+    ] {
+        assert!(shared.contains(words), "{words}\n{shared}");
+    }
+    for (key, problem) in [
+        (
+            "typo",
+            "key typo, field sharing.timeSlicing.replica: there is no such field; did you mean replicas?",
+        ),
+        ("absent", "names the key \"absent\", which does not exist"),
+    ] {
+        let output = dry_run_configured(key);
+        assert!(
+            output.contains(problem) && output.contains("  kept: MIG strategy none, no time slicing"),
+            "{output}"
+        );
+        assert!(output.contains("  nvidia.com/gpu: 1\n"), "{output}");
+    }
+}
+
 #[test]
 fn dry_run_without_a_gpu() {
     insta::assert_snapshot!(kai(&[

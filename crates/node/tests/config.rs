@@ -343,6 +343,63 @@ async fn a_first_start_with_a_bad_file_offers_what_the_flags_say() {
     agent.stop().await;
 }
 
+/// The ConfigMap of docs/node-agent.md, by key.
+fn documented_files() -> Vec<(String, String)> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/node-agent.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, rest) = page
+        .split_once("<!-- run by crates/node/tests/config.rs -->\n```yaml\n")
+        .expect("the page has the ConfigMap");
+    let (text, _) = rest.split_once("\n```\n").unwrap();
+    let object: serde_json::Value = kai_yaml::from_str(text).unwrap();
+    let data = object["data"].as_object().unwrap().iter();
+    data.map(|(key, file)| (key.clone(), file.as_str().unwrap().to_owned()))
+        .collect()
+}
+
+#[tokio::test]
+async fn the_config_map_of_the_page_does_what_the_page_says() {
+    let place = tempfile::tempdir().unwrap();
+    let api = Api::start().await;
+    let files = documented_files();
+    let files: Vec<(&str, &str)> = files.iter().map(|(key, file)| (key.as_str(), file.as_str())).collect();
+    let mount = Mount::new(place.path(), &files);
+    let settings = mount.settings(place.path(), &["--api-url", &api.url, "--share-devices", "0"]);
+    let mut kubelet = Kubelet::start(&settings.plugin_dir);
+    let agent = Agent::start(settings.clone(), fake("a100-40:1/1g.5gb*7,a100-40"));
+    until("whole GPUs", &mut kubelet.lists, offers(GPU, 2)).await;
+
+    api.label_node(LABEL, Some("shared"));
+    let lists = until("replicas of both", &mut kubelet.lists, offers(GPU, 8)).await;
+    let mut world = api.world();
+    let summary =
+        "key shared: MIG strategy none, nvidia.com/gpu with 4 replicas of each device, one replica per container";
+    until("the condition of the page", &mut world, applied(summary)).await;
+    let two = ids(&lists, GPU);
+    let refused = kubelet.allocate(GPU, &[&two[0], &two[4]]).await.unwrap_err();
+    assert!(refused.message().contains("a container may have one"), "{refused}");
+
+    api.label_node(LABEL, Some("slices"));
+    until(
+        "replicas of slices",
+        &mut kubelet.lists,
+        offers("nvidia.com/mig-1g.5gb", 14),
+    )
+    .await;
+    until("the whole GPU", &mut kubelet.lists, offers(GPU, 1)).await;
+    let seen = until("labels", &mut world, |world| {
+        label(world, "nvidia.com/mig-1g.5gb.replicas") == "2"
+    })
+    .await;
+    assert_eq!(
+        label(&seen, "nvidia.com/mig-1g.5gb.product"),
+        "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED"
+    );
+    assert_eq!(label(&seen, "nvidia.com/mig-1g.5gb.sharing-strategy"), "time-slicing");
+    assert_eq!(label(&seen, "nvidia.com/gpu.replicas"), "1");
+    agent.stop().await;
+}
+
 #[tokio::test]
 async fn without_a_cluster_the_default_applies() {
     let place = tempfile::tempdir().unwrap();

@@ -62,7 +62,7 @@ fn add_config(text: &mut String, snapshot: &Snapshot) {
     match &snapshot.config {
         ConfigStatus::FlagsOnly | ConfigStatus::Pending => {}
         ConfigStatus::Applied(applied) => {
-            line(text, &format!("\nconfiguration of {}:\n  {in_effect}", applied.source));
+            line(text, &format!("\nconfiguration by {}:\n  {in_effect}", applied.source));
             for warning in &applied.warnings {
                 line(text, &format!("  warning: {warning}"));
             }

@@ -43,7 +43,7 @@ impl ConfigSource {
     pub fn name(&self) -> String {
         match &self.config_map {
             Some(name) => format!("ConfigMap {name}"),
-            None => format!("configuration directory {}", self.directory.display()),
+            None => format!("directory {}", self.directory.display()),
         }
     }
 }

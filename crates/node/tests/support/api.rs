@@ -187,7 +187,9 @@ async fn nodes(State(api): State<Api>, Query(query): Query<BTreeMap<String, Stri
         // The node may have changed since the list, before this subscription.
         let events = api.node_events.subscribe();
         let now = node_object(&api.world.borrow(), "n1", &api.next());
-        let _ = api.node_events.send(json!({ "type": "MODIFIED", "object": metadata_only(&now) }));
+        let _ = api
+            .node_events
+            .send(json!({ "type": "MODIFIED", "object": metadata_only(&now) }));
         return watched(events);
     }
     let version = api.next();
