@@ -2,10 +2,10 @@
 //! production.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::command;
@@ -30,11 +30,12 @@ pub(crate) struct Cluster {
     pub(crate) roles: SocketAddr,
     pub(crate) agent: SocketAddr,
     directory: tempfile::TempDir,
+    story: Lines<BufReader<ChildStdout>>,
     _processes: Vec<Process>,
 }
 
 impl Cluster {
-    /// Starts the cluster and returns when the playground's story has ended.
+    /// Starts the cluster. The playground's story begins as soon as the roles work.
     pub(crate) fn start() -> Cluster {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name).display().to_string();
@@ -44,7 +45,7 @@ impl Cluster {
             .stderr(Stdio::inherit())
             .spawn()
             .unwrap();
-        let story = BufReader::new(playground.stdout.take().unwrap());
+        let story = BufReader::new(playground.stdout.take().unwrap()).lines();
         let playground = Process(playground);
         await_until("the playground writes its kubeconfig", || {
             std::fs::read_to_string(&kubeconfig)
@@ -61,7 +62,12 @@ impl Cluster {
         let webhook_port = format!("--role=admission=--webhook-addr={webhooks}");
         let webhook_url = format!("--role=admission=--webhook-url=https://127.0.0.1:{webhooks}");
         let listen = format!("0.0.0.0:{roles}");
-        let flags = ["all", "--leader-elect", "--namespace", "kai-scheduler"];
+        let flags = [
+            "all",
+            "--leader-elect",
+            "--namespace=kai-scheduler",
+            "--plugin-server-port=0",
+        ];
         let more = ["--kubeconfig", &kubeconfig, "--listen-address", &listen];
         let all = start(
             &[&flags[..], &more, &[&webhook_port, &webhook_url]].concat(),
@@ -81,19 +87,24 @@ impl Cluster {
         let directories: Vec<&str> = directories.iter().flat_map(|(flag, value)| [*flag, value]).collect();
         let agent_process = start(&[&flags[..], &more, &directories].concat(), &path("agent.log"));
 
-        let ended = story
-            .lines()
-            .map_while(Result::ok)
-            .inspect(|line| println!("{line}"))
-            .any(|line| line.starts_with("The cluster is yours"));
-        let cluster = Cluster {
+        Cluster {
             roles: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), roles),
             agent: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), agent),
+            story,
             _processes: vec![playground, all, agent_process],
             directory,
-        };
-        assert!(ended, "the story did not end:\n{}", cluster.log());
-        cluster
+        }
+    }
+
+    /// Waits for the end of the story.
+    pub(crate) fn await_story(&mut self) {
+        let mut lines = self.story.by_ref().map_while(Result::ok);
+        let ended = lines
+            .by_ref()
+            .inspect(|line| println!("{line}"))
+            .any(|line| line.starts_with("The cluster is yours"));
+        drop(lines);
+        assert!(ended, "the story did not end:\n{}", self.log());
     }
 
     /// A directory for further files.
