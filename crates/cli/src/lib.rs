@@ -22,7 +22,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// GPU scheduling for Kubernetes.
 #[derive(Debug, Parser)]
-#[command(name = "kai", version, max_term_width = 100)]
+#[command(name = "kai", version = kai_cluster::VERSION, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
+use crate::call_metrics::CallMetrics;
 use crate::{Error, Leadership};
 
 /// Where a client finds the API server and its credentials.
@@ -40,6 +41,8 @@ pub struct Client {
     pub(crate) leadership: Option<Leadership>,
     /// Where the API server is, for messages.
     address: Arc<str>,
+    /// [`crate::Context`] registers them.
+    pub(crate) call_metrics: CallMetrics,
     /// Cache of [`Client::resource_of`]. A plain lock: held for map operations only.
     pub(crate) resources: Arc<Mutex<BTreeMap<(String, String), Resource>>>,
     /// The anchor as [`Client::installation_owner`] found it last. A plain lock: held for an assignment only.
@@ -100,6 +103,7 @@ impl Client {
             kube,
             leadership: None,
             address: address.into(),
+            call_metrics: CallMetrics::default(),
             resources: Arc::default(),
             anchor_seen: Arc::default(),
         }
