@@ -7,6 +7,7 @@ mod dry_run;
 pub mod files;
 pub mod plugins;
 pub mod report;
+pub mod setup_condition;
 pub mod state;
 pub mod watcher;
 
@@ -31,6 +32,7 @@ use crate::metrics::{self, Sources};
 use crate::reservation_annotator::{self, AllocationHints, AnnotatorConfig};
 use crate::share_devices::{self, ShareDevicePreparer};
 use files::{IntegratedGpuIdentity, LastInventory};
+use setup_condition::{SetupCheck, SetupPace};
 use state::{Input, Snapshot, State};
 
 /// Inputs that wait for the task that owns the state. When the queue is full, the driver's thread waits, so no input is lost.
@@ -268,10 +270,17 @@ async fn run_with_cluster(
         client.clone(),
         settings.node.clone(),
         settings.pace.retry,
-        snapshots,
+        snapshots.clone(),
         events,
     );
-    tokio::join!(report, reservation_annotator::run(client, config, hints));
+    let setup = setup_condition::run(
+        client.clone(),
+        settings.node.clone(),
+        SetupCheck::new(settings.search.clone(), settings.mode),
+        SetupPace::default(),
+        snapshots,
+    );
+    tokio::join!(report, setup, reservation_annotator::run(client, config, hints));
 }
 
 /// Saves the inventory for the next start whenever the driver's list changes.

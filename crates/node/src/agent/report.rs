@@ -35,7 +35,7 @@ pub fn condition(snapshot: &Snapshot) -> Option<(ConditionStatus, String, String
         return Some((
             ConditionStatus::False,
             "DriverDoesNotAnswer".to_owned(),
-            problem.clone(),
+            problem.reason.clone(),
         ));
     }
     if snapshot.failed.is_empty() {
@@ -170,6 +170,7 @@ impl Reported {
 
 #[cfg(test)]
 mod tests {
+    use super::super::state::DriverProblem;
     use super::*;
     use kai_gpu::Driver;
     use kai_gpu::fake::{FakeDriver, Settings};
@@ -191,7 +192,10 @@ mod tests {
         let (status, reason, message) = condition(&snapshot).unwrap();
         assert_eq!((status, reason.as_str()), (ConditionStatus::False, "GPUUnhealthy"));
         assert_eq!(message, format!("{gpu}: Xid 79 (GPU has fallen off the bus)"));
-        snapshot.driver_problem = Some("asking NVML: Driver Not Loaded".into());
+        snapshot.driver_problem = Some(DriverProblem {
+            reason: "asking NVML: Driver Not Loaded".into(),
+            ..DriverProblem::default()
+        });
         assert_eq!(condition(&snapshot).unwrap().1, "DriverDoesNotAnswer");
         assert_eq!(condition(&Snapshot::default()), None);
 

@@ -19,7 +19,11 @@ use tokio_stream::wrappers::BroadcastStream;
 pub struct World {
     /// What our field manager applied last.
     pub labels: BTreeMap<String, String>,
+    /// The node condition `GPUsHealthy`.
     pub condition: Option<Value>,
+    /// The node condition `GPUSetupHealthy`, and how often it was written.
+    pub setup: Option<Value>,
+    pub setup_writes: usize,
     pub events: Vec<Value>,
     /// Pods by name, whatever their namespace.
     pub pods: BTreeMap<String, Value>,
@@ -176,12 +180,28 @@ async fn apply_node(State(api): State<Api>, Query(query): Query<BTreeMap<String,
     body.to_string().into_response()
 }
 
-async fn apply_status(State(api): State<Api>, body: Bytes) -> Response {
+async fn apply_status(State(api): State<Api>, Query(query): Query<BTreeMap<String, String>>, body: Bytes) -> Response {
     if let Some(refused) = api.refused() {
         return refused;
     }
     let body: Value = serde_json::from_slice(&body).unwrap();
-    api.change(|world| world.condition = Some(body["status"]["conditions"][0].clone()));
+    let condition = body["status"]["conditions"][0].clone();
+    // Server-side apply: a manager that sends one condition removes its other ones.
+    let manager = query.get("fieldManager").map(String::as_str);
+    let is_setup = condition["type"] == "GPUSetupHealthy";
+    assert_eq!(
+        is_setup,
+        manager != Some("kai-node-agent"),
+        "a manager for each condition"
+    );
+    api.change(|world| {
+        if is_setup {
+            world.setup = Some(condition);
+            world.setup_writes += 1;
+        } else {
+            world.condition = Some(condition);
+        }
+    });
     body.to_string().into_response()
 }
 
