@@ -11,6 +11,7 @@ mod toml;
 
 pub use checks::run_checks;
 pub use facts::{ClusterView, Facts, RuntimeClass, UnresponsiveGpu, collect_facts, probe_driver};
+pub(crate) use facts::{RuntimeVersion, collect_beside_agent};
 pub use report::{Finding, Report, Verdict};
 
 use std::path::PathBuf;
