@@ -13,14 +13,16 @@ pub mod roles;
 mod simulate;
 mod uninstall;
 
+use std::ffi::OsStr;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// GPU scheduling for Kubernetes.
 #[derive(Debug, Parser)]
-#[command(name = "kai", version, max_term_width = 100)]
+#[command(name = "kai", version = kai_cluster::VERSION, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -75,9 +77,24 @@ commands! {
     Manifests => manifests.run,
 }
 
+/// The name of kubectl's plugin: kubectl runs the program of this name on the PATH as `kubectl kai`.
+const KUBECTL_PLUGIN: &str = "kubectl-kai";
+
+/// The name of the program in its own help. The program does the same under every name.
+fn displayed_name(program: Option<&OsStr>) -> &'static str {
+    let file = program.and_then(|program| Path::new(program).file_name());
+    match file.is_some_and(|file| file == KUBECTL_PLUGIN) {
+        true => "kubectl kai",
+        false => "kai",
+    }
+}
+
 /// Runs the program.
 pub fn main() -> ExitCode {
-    match Arguments::parse().command.run() {
+    let name = displayed_name(std::env::args_os().next().as_deref());
+    let matches = Arguments::command().bin_name(name).get_matches();
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    match arguments.command.run() {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {}", with_causes(&error));
@@ -128,6 +145,37 @@ mod tests {
             with_causes(&told),
             "playground: can't listen on 127.0.0.1:1: address in use"
         );
+    }
+
+    #[test]
+    fn a_plugin_of_kubectl_names_itself_as_its_user_does() {
+        let name = |program: &str| displayed_name(Some(OsStr::new(program)));
+        assert_eq!(name("/usr/local/bin/kubectl-kai"), "kubectl kai");
+        assert_eq!(name("kubectl-kai"), "kubectl kai");
+        assert_eq!(name("/usr/local/bin/kai"), "kai");
+        assert_eq!(displayed_name(None), "kai");
+        let refused = Arguments::command()
+            .bin_name("kubectl kai")
+            .try_get_matches_from(["kubectl-kai", "doctor", "--no-such-flag"])
+            .unwrap_err()
+            .to_string();
+        assert!(refused.contains("Usage: kubectl kai doctor"), "{refused}");
+    }
+
+    #[test]
+    fn flags_about_the_job_need_a_node() {
+        let check = |line: &str, expect: bool| {
+            let taken = Arguments::try_parse_from(line.split(' '));
+            assert_eq!(taken.is_ok(), expect, "{line}: {:?}", taken.err());
+        };
+        check("kai doctor", true);
+        check("kai doctor -o json --image llm:1", true);
+        check("kai doctor jetson-1 -o json --image llm:1 -n kai --context home", true);
+        check("kai doctor jetson-1 --print-job --job-image registry/kai:1", true);
+        check("kai doctor --print-job", false);
+        check("kai doctor --namespace kai", false);
+        check("kai doctor jetson-1 jetson-2", false);
+        check("kai doctor jetson-1 --timeout 0", false);
     }
 
     #[test]

@@ -331,3 +331,61 @@ fn kai_manifests_prints_what_helm_renders() {
         }
     }
 }
+
+/// The objects that a Helm renders with these values.
+fn rendered(helm: &str, values: &[&str]) -> Vec<Value> {
+    let mut command = Command::new(helm);
+    command.args(["template", "kai-scheduler", "--kube-version", "1.35.0"]);
+    let sets = values.iter().flat_map(|value| ["--set", value]);
+    let output = command
+        .args(sets)
+        .arg(root("deployments/kai-scheduler"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    documents(&String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn alerts_and_dashboards_are_rendered_as_the_files_have_them() {
+    let Ok(programs) = std::env::var("KAI_HELM") else {
+        return;
+    };
+    let alerts: Value = serde_saphyr::from_str(&read("deployments/kai-scheduler/files/alerts.yaml")).unwrap();
+    for program in programs.split_whitespace() {
+        let is_ours = |object: &&Value| {
+            let name = object["metadata"]["name"].as_str().unwrap();
+            object["kind"] == "PrometheusRule" || name.starts_with("kai-dashboard-")
+        };
+        assert_eq!(rendered(program, &[]).iter().filter(is_ours).count(), 0);
+        let values = ["metrics.prometheusRule.enabled=true", "metrics.dashboards.enabled=true"];
+        let objects = rendered(program, &values);
+        let rule = objects
+            .iter()
+            .find(|object| object["kind"] == "PrometheusRule")
+            .unwrap();
+        assert_eq!(rule["spec"], alerts);
+        let mut dashboards = 0;
+        for object in objects
+            .iter()
+            .filter(is_ours)
+            .filter(|object| object["kind"] == "ConfigMap")
+        {
+            assert_eq!(object["metadata"]["labels"]["grafana_dashboard"], "1");
+            for (file, text) in object["data"].as_object().unwrap() {
+                dashboards += 1;
+                let path = format!("files/dashboards/{}", file.strip_prefix("kai-").unwrap());
+                let source = read(&format!("deployments/kai-scheduler/{path}"));
+                assert_eq!(text.as_str().unwrap().trim_end(), source.trim_end(), "{file}");
+            }
+        }
+        assert_eq!(dashboards, 4);
+        let fewer = [
+            &values[..],
+            &["metrics.prometheusRule.disabledAlerts[0]=KaiNoCycle"],
+            &["metrics.prometheusRule.alertLabels.team=gpu"],
+        ];
+        let text = serde_json::to_string(&rendered(program, &fewer.concat())).unwrap();
+        assert!(!text.contains("\"KaiNoCycle\"") && text.contains("\"team\":\"gpu\""));
+    }
+}

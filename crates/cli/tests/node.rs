@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
+mod doctor_job;
 mod support;
 
 /// A machine without a GPU, so that the tests are the same on every machine.
@@ -187,6 +188,30 @@ fn doctor_where_the_driver_is_not_loaded() {
     let library = library.display().to_string();
     let output = kai(&["doctor", "--host-root", "x86-server", "--nvml-library", &library]);
     insta::assert_snapshot!(output.replace(&library, "libnvidia-ml.so.1"));
+}
+
+/// A pod that reads the host's files but has no device nodes can't tell whether the driver works.
+#[test]
+fn a_pod_without_device_nodes_does_not_blame_the_driver() {
+    let place = tempfile::tempdir().expect("a directory");
+    let library = kai_fake_nvml::install(place.path()).expect("the fake library is built");
+    let library = library.display().to_string();
+    let arguments = ["doctor", "--host-root", "x86-server", "--nvml-library", &library];
+    let output = support::command("../gpu/fixtures", &arguments)
+        .env("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+        .output()
+        .expect("kai starts");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let line = text
+        .lines()
+        .find(|line| line.contains("Driver Not Loaded"))
+        .expect("a finding");
+    assert!(line.starts_with("warning  driver "), "{line}");
+    assert!(text.contains("kai doctor NODE --privileged"), "{text}");
+    assert!(
+        text.contains("not looked at: no kubeconfig"),
+        "without a token no call is made: {text}"
+    );
 }
 
 /// An interrupted driver installation leaves such a file. Loading it would end the process by SIGBUS.

@@ -7,6 +7,7 @@ use kube::api::{DeleteParams, GetParams, ListParams, Patch as KubePatch, PatchPa
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::path::{self, requests};
 use crate::{Client, Error};
@@ -332,19 +333,22 @@ impl Client {
 
     /// Sends the request and returns the body of the response. Boxed: otherwise every crate that awaits a call would compile the whole
     /// HTTP client again.
-    fn call_text<'a>(&'a self, attempt: &'a str, request: Built) -> BoxFuture<'a, Result<String, Error>> {
+    pub(crate) fn call_text<'a>(&'a self, attempt: &'a str, request: Built) -> BoxFuture<'a, Result<String, Error>> {
         Box::pin(async move {
             let fail = |error| Error::call(attempt.to_owned(), error);
             let request = request.map_err(|error| fail(kube::Error::BuildRequest(error)))?;
+            let (method, started) = (request.method().clone(), Instant::now());
             let answer = tokio::time::timeout(crate::client::CALL_SECONDS_MAX, self.kube.request_text(request)).await;
-            match answer {
+            let answer = match answer {
                 Ok(answer) => answer.map_err(fail),
                 Err(_) => Err(Error::Call {
                     attempt: attempt.to_owned(),
                     code: None,
                     message: "no answer in time".to_owned(),
                 }),
-            }
+            };
+            self.call_metrics.record(&method, &answer, started.elapsed());
+            answer
         })
     }
 }

@@ -1,7 +1,7 @@
 //! The connection to the API server: the one place that sets up TLS and credentials.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
+use crate::call_metrics::CallMetrics;
 use crate::{Error, Leadership};
 
 /// Where a client finds the API server and its credentials.
@@ -21,6 +22,13 @@ pub enum ClientConfig {
     Infer,
     /// From this kubeconfig.
     Kubeconfig(PathBuf),
+    /// From this context of a kubeconfig; without a file, from the user's own.
+    Context {
+        /// The kubeconfig.
+        kubeconfig: Option<PathBuf>,
+        /// Name of the context.
+        context: String,
+    },
     /// At this address, without credentials: an embedded or test API server.
     Url(String),
 }
@@ -33,6 +41,8 @@ pub struct Client {
     pub(crate) leadership: Option<Leadership>,
     /// Where the API server is, for messages.
     address: Arc<str>,
+    /// [`crate::Context`] registers them.
+    pub(crate) call_metrics: CallMetrics,
     /// Cache of [`Client::resource_of`]. A plain lock: held for map operations only.
     pub(crate) resources: Arc<Mutex<BTreeMap<(String, String), Resource>>>,
     /// The anchor as [`Client::installation_owner`] found it last. A plain lock: held for an assignment only.
@@ -93,6 +103,7 @@ impl Client {
             kube,
             leadership: None,
             address: address.into(),
+            call_metrics: CallMetrics::default(),
             resources: Arc::default(),
             anchor_seen: Arc::default(),
         }
@@ -113,15 +124,29 @@ async fn config(from: &ClientConfig) -> Result<Config, Error> {
     let refuse = |message: String| Error::Connect { message };
     match from {
         ClientConfig::Infer => Config::infer().await.map_err(|error| refuse(error.to_string())),
-        ClientConfig::Kubeconfig(path) => {
-            let file = Kubeconfig::read_from(path).map_err(|error| refuse(format!("{}: {error}", path.display())))?;
-            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-                .await
-                .map_err(|error| refuse(error.to_string()))
+        ClientConfig::Kubeconfig(path) => of_kubeconfig(Some(path), &KubeConfigOptions::default()).await,
+        ClientConfig::Context { kubeconfig, context } => {
+            let options = KubeConfigOptions {
+                context: Some(context.clone()),
+                ..KubeConfigOptions::default()
+            };
+            of_kubeconfig(kubeconfig.as_deref(), &options).await
         }
         ClientConfig::Url(url) => {
             let url = url.parse().map_err(|error| refuse(format!("{url}: {error}")))?;
             Ok(Config::new(url))
         }
     }
+}
+
+/// From a kubeconfig; without a path, from those that KUBECONFIG names or the one in the home directory.
+async fn of_kubeconfig(path: Option<&Path>, options: &KubeConfigOptions) -> Result<Config, Error> {
+    let refuse = |message: String| Error::Connect { message };
+    let file = match path {
+        Some(path) => Kubeconfig::read_from(path).map_err(|error| refuse(format!("{}: {error}", path.display())))?,
+        None => Kubeconfig::read().map_err(|error| refuse(error.to_string()))?,
+    };
+    Config::from_custom_kubeconfig(file, options)
+        .await
+        .map_err(|error| refuse(error.to_string()))
 }

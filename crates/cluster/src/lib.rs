@@ -4,6 +4,7 @@
 //! Every write is a server-side apply, a merge patch or a creation of an object that we own. The crate never writes an object back
 //! whole, since that would drop fields that are newer than our types.
 
+mod call_metrics;
 mod calls;
 mod client;
 mod clock;
@@ -20,6 +21,7 @@ mod owner;
 mod path;
 mod pods;
 mod role;
+mod version;
 mod watch;
 mod work_queue;
 
@@ -37,5 +39,6 @@ pub use node::{Condition, ConditionStatus, LabelsApplied, NodeEvent, Severity};
 pub use owner::{ANCHOR, CLUSTER_ROLE, InstallationOwner};
 pub use path::printable;
 pub use pods::{PodChange, PodMeta};
-pub use role::{Context, Health, Metrics, ReadinessHold, RoleFuture};
+pub use role::{Context, Health, LeaderGauge, Metrics, ReadinessHold, RoleFuture};
+pub use version::VERSION;
 pub use work_queue::{WorkQueue, WorkResult};

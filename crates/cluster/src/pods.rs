@@ -6,7 +6,7 @@ use futures_core::Stream;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::{LogParams, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
@@ -63,6 +63,18 @@ impl Client {
         found
             .map(meta)
             .map_err(|error| Error::call(format!("reading pod {namespace}/{name}"), error))
+    }
+
+    /// The log of a pod's only container, of at most `bytes_max` bytes from its start.
+    pub async fn pod_log(&self, namespace: &str, name: &str, bytes_max: u32) -> Result<String, Error> {
+        let attempt = format!("reading the log of pod {namespace}/{name}");
+        let limit = LogParams {
+            limit_bytes: Some(bytes_max.into()),
+            ..LogParams::default()
+        };
+        let request = path::object(Target::of::<kai_api::Pod>(namespace, name))
+            .and_then(|(requests, name)| requests.logs(&name, &limit));
+        self.call_text(&attempt, request).await
     }
 
     /// Sets one annotation of a pod. The API server refuses it if `pod` was deleted and another pod has its name.

@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, MutexGuard};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
-use crate::{Client, Clock, Informers, Leadership};
+use crate::{Client, Clock, Informers, Leadership, VERSION};
 
 /// A role at work. Boxed, so that the crate of the role compiles it, and not every crate that awaits it.
 pub type RoleFuture<'a, E> = BoxFuture<'a, Result<Infallible, E>>;
@@ -35,11 +37,13 @@ pub struct Context {
 impl Context {
     /// A context with its own informers.
     pub fn new(client: Client, clock: Clock) -> Context {
+        let metrics = Metrics::default();
+        metrics.register_process_metrics(&client);
         Context {
             informers: Arc::new(Informers::new(&client)),
             client,
             clock,
-            metrics: Metrics::default(),
+            metrics,
             health: Health::default(),
         }
     }
@@ -71,9 +75,32 @@ pub struct Metrics {
     registry: Arc<Mutex<Registry>>,
     /// Registries of parts that still run.
     parts: Arc<Mutex<Vec<Weak<Mutex<Registry>>>>>,
+    /// 1 for each lease that this process holds, 0 for each that it wants to hold. The process and its parts share it.
+    leader: Family<[(&'static str, String); 1], Gauge>,
 }
 
 impl Metrics {
+    /// Registers the metrics that every process has.
+    fn register_process_metrics(&self, client: &Client) {
+        let mut registry = self.registry();
+        let build: Family<[(&'static str, &'static str); 1], Gauge> = Family::default();
+        build.get_or_create(&[("version", VERSION)]).set(1);
+        registry.register("kai_build_info", "1, with the version of the program", build);
+        let help = "1 if this process holds the lease, 0 if another one does";
+        registry.register("kai_leader", help, self.leader.clone());
+        client.call_metrics.register(&mut registry);
+    }
+
+    /// The gauge of a lease that this process wants to hold.
+    pub fn leader(&self, lease: &str) -> LeaderGauge {
+        let gauge = LeaderGauge {
+            leader: self.leader.clone(),
+            labels: [("lease", lease.to_owned())],
+        };
+        gauge.set(false);
+        gauge
+    }
+
     fn part(&self, labels: &[(&'static str, String)]) -> Metrics {
         let labels = labels
             .iter()
@@ -85,6 +112,7 @@ impl Metrics {
         Metrics {
             registry,
             parts: Arc::default(),
+            leader: self.leader.clone(),
         }
     }
 
@@ -107,6 +135,26 @@ impl Metrics {
             [] => own,
             parts => merged(std::iter::once(own).chain(parts.iter().map(|part| text(part)))),
         }
+    }
+}
+
+/// Whether a process holds a lease, as a metric. Dropping it removes the series.
+#[derive(Debug)]
+pub struct LeaderGauge {
+    leader: Family<[(&'static str, String); 1], Gauge>,
+    labels: [(&'static str, String); 1],
+}
+
+impl LeaderGauge {
+    /// Sets whether this process holds the lease.
+    pub fn set(&self, is_held: bool) {
+        self.leader.get_or_create(&self.labels).set(i64::from(is_held));
+    }
+}
+
+impl Drop for LeaderGauge {
+    fn drop(&mut self) {
+        self.leader.remove(&self.labels);
     }
 }
 
@@ -316,14 +364,19 @@ mod tests {
         count(&part);
         part.health.announce("cycle", Duration::from_secs(30));
         assert_eq!(context.health.not_ready(), ["cycle"]);
-        let told =
-            "# HELP cycles Cycles.\n# TYPE cycles counter\ncycles_total 1\ncycles_total{shard=\"a100\"} 1\n# EOF\n";
-        assert_eq!(context.metrics.text(), told);
+        let told = "# HELP cycles Cycles.\n# TYPE cycles counter\ncycles_total 1\ncycles_total{shard=\"a100\"} 1\n";
+        let leader = part.metrics.leader("kai-scheduler");
+        let leads = "kai_leader{lease=\"kai-scheduler\"}";
+        let text = context.metrics.text();
+        assert!(text.contains(told) && text.contains(&format!("{leads} 0\n")), "{text}");
+        assert!(text.ends_with("# EOF\n"));
+        leader.set(true);
+        assert!(context.metrics.text().contains(&format!("{leads} 1\n")));
+        drop(leader);
         drop(part);
         assert!(context.health.not_ready().is_empty());
-        assert_eq!(
-            context.metrics.text(),
-            told.replace("cycles_total{shard=\"a100\"} 1\n", "")
-        );
+        let text = context.metrics.text();
+        assert!(!text.contains(leads) && !text.contains("a100"), "{text}");
+        assert!(text.contains("cycles_total 1\n"), "{text}");
     }
 }

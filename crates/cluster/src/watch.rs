@@ -122,6 +122,20 @@ fn backoff_of(plural: &str) -> ResetTimerBackoff<WatchBackoff> {
     ResetTimerBackoff::new(WatchBackoff { first, next: first }, BACKOFF_RESET_AFTER)
 }
 
+/// The HTTP status of the API server's answer, if it answered.
+fn http_status(error: &watcher::Error) -> Option<u16> {
+    match error {
+        watcher::Error::WatchError(status) => Some(status.code),
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status)) => Some(status.code),
+        watcher::Error::InitialListFailed(_)
+        | watcher::Error::WatchStartFailed(_)
+        | watcher::Error::WatchFailed(_)
+        | watcher::Error::NoResourceVersion => None,
+    }
+}
+
 /// The CustomResourceDefinition that the API server lacks for one of our kinds, if that is why the watch failed.
 fn missing_definition(error: &watcher::Error, resource: &Resource) -> Option<String> {
     let (watcher::Error::InitialListFailed(kube::Error::Api(status))
@@ -148,6 +162,7 @@ impl Client {
             .labels(&selection.labels)
             .fields(&selection.fields);
         let plural = resource.plural;
+        let call_metrics = self.call_metrics.clone();
         let changes = watch(api, config)
             .backoff(backoff_of(&plural))
             .filter_map(move |event| {
@@ -158,6 +173,7 @@ impl Client {
                     Ok(Event::Apply(object)) => Some(WatchEvent::Applied(object.slim)),
                     Ok(Event::Delete(object)) => Some(WatchEvent::Deleted(object.slim)),
                     Err(error) => {
+                        call_metrics.watch_failed(http_status(&error));
                         match missing_definition(&error, &T::RESOURCE) {
                             Some(name) => tracing::warn!(
                                 "the CustomResourceDefinition {name} does not exist; create it with `kai crds apply`. kai waits for it"

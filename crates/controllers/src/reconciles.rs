@@ -11,11 +11,15 @@ pub(crate) struct Reconciles {
 }
 
 impl Reconciles {
-    /// Registers the counter as `<controller>_reconciles`.
-    pub(crate) fn registered(metrics: &Metrics, controller: &str) -> Reconciles {
+    /// Registers the counter as `kai_<controller>_reconciles`. The series of these results begin at zero: Prometheus does not see the
+    /// first increase of a series that appears with it.
+    pub(crate) fn registered(metrics: &Metrics, controller: &str, results: &[&'static str]) -> Reconciles {
         let reconciles = Reconciles::default();
+        for result in results {
+            drop(reconciles.by_result.get_or_create(&[("result", *result)]));
+        }
         metrics.registry().register(
-            format!("{controller}_reconciles"),
+            format!("kai_{controller}_reconciles"),
             "Reconciled objects, by result",
             reconciles.by_result.clone(),
         );

@@ -270,6 +270,8 @@ pub struct NodeView<'a> {
     pub idle_gpus: Gpus,
     /// Releasing GPUs, including parts of shared GPUs and MIG slices.
     pub releasing_gpus: Gpus,
+    /// Allocatable GPUs, including MIG slices, in the units of `idle_gpus`.
+    pub allocatable_gpus: Gpus,
     /// Allocatable devices.
     pub gpus: i64,
     /// MiB per device; `None` = unknown.
@@ -326,6 +328,15 @@ pub struct QueueView<'a> {
     pub usage_billionths: PerResource<i64>,
     /// What its pods held and requested at the start of the cycle: the input of the fair division.
     pub requested: QueueResources,
+}
+
+/// The gangs of a queue that wait to be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueWait {
+    /// Their number.
+    pub gangs: u32,
+    /// When the oldest of their pods was created.
+    pub since: Millis,
 }
 
 /// A problem of an object that was applied: the engine ignores the object or a part of it.

@@ -1,5 +1,6 @@
 //! The views of the cluster after a cycle.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -11,8 +12,9 @@ use crate::ids::{GangId, PodId, QueueId, ShapeId};
 use crate::model::{GangKey, Gpus, PodKind};
 use crate::place::PlacementFailure;
 use crate::reasons::{QueueBound, Reason, Rejections};
-use crate::report::{Anomaly, NodeView, PodView, QueueView, SharedGpuView, Status};
+use crate::report::{Anomaly, NodeView, PodView, QueueView, QueueWait, SharedGpuView, Status};
 use crate::share::BoundKind;
+use crate::tables::PodSet;
 
 /// The gangs that hold the most GPUs, by shape: found once per call.
 type Holders = FxHashMap<ShapeId, Arc<[(GangKey, Gpus)]>>;
@@ -248,6 +250,12 @@ impl Cluster {
                 name: &node.name,
                 idle_gpus: node.idle_gpus(mig),
                 releasing_gpus: node.releasing_gpus(mig),
+                allocatable_gpus: Gpus::whole(node.allocatable.gpus)
+                    + node
+                        .extended
+                        .iter()
+                        .map(|extended| mig(extended.resource) * extended.allocatable)
+                        .sum::<Gpus>(),
                 gpus: node.allocatable.gpus,
                 gpu_memory_mib: node.memory_known.then_some(node.memory_mib),
                 shared: node
@@ -305,6 +313,33 @@ impl Cluster {
             });
         }
         views
+    }
+
+    /// Leaf queues with gangs that could start and that the last cycle neither started nor promised a place. A running gang whose further
+    /// pods wait is not counted.
+    pub fn waits(&self) -> BTreeMap<&str, QueueWait> {
+        let mut waits: BTreeMap<&str, QueueWait> = BTreeMap::new();
+        for id in &self.waiting {
+            let gang = self.ledger.gang(*id);
+            let Some(queue) = gang.queue else { continue };
+            if gang.waiting() == 0 || gang.active_used() > 0 || !gang.schedulable || !gang.is_ready() {
+                continue;
+            }
+            // One pod of each set: the pods of a gang are created together.
+            let pending = |set: &PodSet| {
+                let mut rows = set.pods.iter().map(|pod| &self.ledger.pods[pod.index()]);
+                rows.find(|row| row.is_waiting()).map(|row| row.created)
+            };
+            let Some(since) = gang.pod_sets.iter().filter_map(pending).min() else {
+                continue;
+            };
+            let wait = waits
+                .entry(&*self.ledger.queue(queue).name)
+                .or_insert(QueueWait { gangs: 0, since });
+            wait.gangs += 1;
+            wait.since = wait.since.min(since);
+        }
+        waits
     }
 
     /// Problems of objects that were applied, as of the last cycle.

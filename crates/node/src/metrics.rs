@@ -175,7 +175,11 @@ fn add_agent_gauges(registry: &mut Registry, scrape: &Scrape) {
     let healthy = register("kai_node_gpu_healthy", "1 if the GPU is offered, 0 if it failed");
     for device in &scrape.snapshot.inventory.devices {
         let failed = scrape.snapshot.failed.iter().any(|(gpu, _)| *gpu == device.uuid);
-        let labels = vec![("UUID", device.uuid.clone()), ("gpu", device.index.to_string())];
+        let labels = vec![
+            ("node", scrape.node.to_owned()),
+            ("UUID", device.uuid.clone()),
+            ("gpu", device.index.to_string()),
+        ];
         healthy.get_or_create(&labels).set(f64::from(u8::from(!failed)));
     }
     let offered = register(
@@ -189,21 +193,27 @@ fn add_agent_gauges(registry: &mut Registry, scrape: &Scrape) {
         }
         for (fine, count) in counts {
             let word = if fine { "healthy" } else { "unhealthy" };
-            offered
-                .get_or_create(&vec![("health", word.to_owned()), ("resource", resource.clone())])
-                .set(count);
+            let labels = vec![
+                ("node", scrape.node.to_owned()),
+                ("health", word.to_owned()),
+                ("resource", resource.clone()),
+            ];
+            offered.get_or_create(&labels).set(count);
         }
     }
-    let none = Labels::new();
+    let of_node = vec![("node", scrape.node.to_owned())];
     let up = register("kai_node_driver_up", "1 if the GPU driver answers");
     let works = scrape.snapshot.confirmed && scrape.snapshot.driver_problem.is_none();
-    up.get_or_create(&none).set(f64::from(u8::from(works)));
+    up.get_or_create(&of_node).set(f64::from(u8::from(works)));
     register(
         "kai_node_registrations",
         "Registrations that the kubelet accepted since the start",
     )
-    .get_or_create(&none)
+    .get_or_create(&of_node)
     .set(scrape.registrations as f64);
+    register("kai_build_info", "1, with the version of the program")
+        .get_or_create(&vec![("version", kai_cluster::VERSION.to_owned())])
+        .set(1.0);
 }
 
 /// The labels of the DCGM exporter. For a GPU that several pods hold, the labels name the first pod in alphabetical order.
@@ -262,7 +272,7 @@ mod tests {
             registrations: 2,
         };
         // The encoder keeps label sets in a hash map: their order is not a promise.
-        let text = render(&scrape);
+        let text = render(&scrape).replace(kai_cluster::VERSION, "1.2.3");
         let mut lines: Vec<&str> = text.lines().collect();
         lines.sort_unstable();
         insta::assert_snapshot!(lines.join("\n"));

@@ -6,13 +6,19 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kai_gpu::Driver;
 use kai_gpu::fake::{FakeDriver, GpuState, Settings};
+use kai_node::agent::setup_condition::{self, SetupCheck, SetupPace};
+use kai_node::agent::state::{DriverProblem, Snapshot};
+use kai_node::allocator::inject::Mode;
+use kai_node::driver_files::collect::Search;
 use serde_json::json;
 use support::api::Api;
 use support::kubelet::{Kubelet, PodResourcesServer};
 use support::{Agent, settings, until};
+use tokio::sync::watch;
 
 fn fake(text: &str) -> Arc<FakeDriver> {
     Arc::new(FakeDriver::new(&text.parse::<Settings>().unwrap().seeded("n1")).unwrap())
@@ -147,4 +153,87 @@ async fn reservation_pods_get_the_uuid_they_hold() {
     let seen = until("the third annotation", &mut world, annotated("gpu-reservation-2")).await;
     assert_eq!(Api::annotation(&seen, "gpu-reservation-2").as_ref(), Some(&uuids[0]));
     agent.stop().await;
+}
+
+#[tokio::test]
+async fn the_doctors_findings_are_a_node_condition() {
+    let host = tempfile::tempdir().unwrap();
+    let config = host.path().join("etc/containerd/config.toml");
+    let write_config = |cdi: bool| {
+        std::fs::create_dir_all(config.parent().unwrap()).unwrap();
+        let text = format!("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\nenable_cdi = {cdi}\n");
+        let new = config.with_extension("new");
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(new, &config).unwrap();
+    };
+    write_config(false);
+    let api = Api::start().await;
+    let access = kai_cluster::ClientConfig::Url(api.url.clone());
+    let client = kai_cluster::Client::connect(&access).await.unwrap();
+    let pace = SetupPace {
+        interval: Duration::from_millis(20),
+        confirm: Duration::from_millis(10),
+        retry: Duration::from_millis(10),
+    };
+    let check = SetupCheck::new(Search::new(kai_gpu::Roots::under(host.path())), Mode::Cdi);
+    let (snapshots, seen) = watch::channel(Arc::new(Snapshot::default()));
+    tokio::spawn(setup_condition::run(client, "n1".to_owned(), check, pace, seen));
+    // At first the driver does not answer.
+    let mut world = api.world();
+    snapshots.send_replace(Arc::new(Snapshot {
+        driver_problem: Some(DriverProblem {
+            reason: "starting NVML: Driver Not Loaded".to_owned(),
+            remedy: "modprobe nvidia".to_owned(),
+        }),
+        ..Snapshot::default()
+    }));
+    let seen = until("a problem of the driver", &mut world, |world| world.setup.is_some()).await;
+    let message = seen.setup.unwrap()["message"].as_str().unwrap().to_owned();
+    let expect = "driver: starting NVML: Driver Not Loaded. Fix: modprobe nvidia; 1 more";
+    assert!(message.starts_with(expect), "{message}");
+    snapshots.send_replace(Arc::new(Snapshot {
+        inventory: Arc::new(fake("t4").devices().unwrap()),
+        confirmed: true,
+        ..Snapshot::default()
+    }));
+    let seen = until("a problem of the runtime", &mut world, |world| world.setup_writes == 2).await;
+    let message = seen.setup.unwrap()["message"].as_str().unwrap().to_owned();
+    assert!(
+        message.starts_with(
+            "cdi: switched off in /etc/containerd/config.toml: containers would start without their GPU. Fix: sed -i "
+        ),
+        "{message}"
+    );
+    write_config(true);
+    let good = |world: &support::api::World| world.setup.as_ref().is_some_and(|setup| setup["status"] == "True");
+    let seen = until("no problem", &mut world, good).await;
+    assert_eq!(seen.setup.unwrap()["reason"], "NoProblemFound");
+    assert_eq!(seen.setup_writes, 3, "an unchanged result is not written again");
+}
+
+/// Without CDI the agent does not need what the runtime lacks.
+#[tokio::test]
+async fn a_runtime_without_cdi_is_no_problem_for_an_agent_that_mounts() {
+    let host = tempfile::tempdir().unwrap();
+    let config = host.path().join("etc/containerd/config.toml");
+    std::fs::create_dir_all(config.parent().unwrap()).unwrap();
+    std::fs::write(&config, "version = 2\n").unwrap();
+    let api = Api::start().await;
+    let access = kai_cluster::ClientConfig::Url(api.url.clone());
+    let client = kai_cluster::Client::connect(&access).await.unwrap();
+    let pace = SetupPace {
+        confirm: Duration::from_millis(10),
+        ..SetupPace::default()
+    };
+    let check = SetupCheck::new(Search::new(kai_gpu::Roots::under(host.path())), Mode::Mounts);
+    let snapshot = Snapshot {
+        inventory: Arc::new(fake("t4").devices().unwrap()),
+        confirmed: true,
+        ..Snapshot::default()
+    };
+    let (_snapshots, seen) = watch::channel(Arc::new(snapshot));
+    tokio::spawn(setup_condition::run(client, "n1".to_owned(), check, pace, seen));
+    let mut world = api.world();
+    let seen = until("the condition", &mut world, |world| world.setup.is_some()).await;
+    assert_eq!(seen.setup.unwrap()["status"], "True");
 }

@@ -10,6 +10,9 @@ use crate::metrics::Metrics;
 /// How long a watch may take to deliver a change.
 const SETTLE: Duration = Duration::from_secs(5);
 
+/// The audited kinds.
+pub(crate) const KINDS: [&str; 5] = ["Node", "Queue", "PodGroup", "BindRequest", "Pod"];
+
 /// Audits until the API server rejects our credentials.
 pub(crate) async fn run(context: &Context, period: Option<Duration>, metrics: &Metrics) -> Error {
     let Some(period) = period else {
@@ -28,11 +31,12 @@ pub(crate) async fn run(context: &Context, period: Option<Duration>, metrics: &M
 
 async fn audit_all(context: &Context, metrics: &Metrics) -> Result<(), Error> {
     let informers = &context.informers;
-    audit_kind(context, informers.nodes(), "Node", metrics).await?;
-    audit_kind(context, informers.queues(), "Queue", metrics).await?;
-    audit_kind(context, informers.pod_groups(), "PodGroup", metrics).await?;
-    audit_kind(context, informers.bind_requests(), "BindRequest", metrics).await?;
-    audit_kind(context, informers.pods(), "Pod", metrics).await
+    let [node, queue, pod_group, bind_request, pod] = KINDS;
+    audit_kind(context, informers.nodes(), node, metrics).await?;
+    audit_kind(context, informers.queues(), queue, metrics).await?;
+    audit_kind(context, informers.pod_groups(), pod_group, metrics).await?;
+    audit_kind(context, informers.bind_requests(), bind_request, metrics).await?;
+    audit_kind(context, informers.pods(), pod, metrics).await
 }
 
 async fn audit_kind<T: kai_api::Object>(

@@ -1,13 +1,14 @@
 //! The scheduler's metrics, with KAI's names where KAI has them. Most counters of KAI lack the suffix `_total`, which the text format appends
 //! to every counter. They are growing gauges here, so that KAI's dashboards find them.
 
+mod objects;
 mod search;
 
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::Duration;
 
 use kai_engine::Cluster;
-use kai_engine::model::{Action, PerResource};
+use kai_engine::model::{Action, Millis};
 use kai_engine::reasons::Resource;
 use kai_engine::report::{ActionStats, Decision, Generator, NodeView, Report, SearchResult};
 use parking_lot::Mutex;
@@ -19,6 +20,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use rustc_hash::FxHashSet;
 
+use self::objects::{NamedQueue, ObjectMetrics};
 use self::search::SearchMetrics;
 
 type FloatGauge = Gauge<f64, AtomicU64>;
@@ -30,13 +32,6 @@ const EVICTED_GROUPS_MAX: usize = 10_000;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ActionLabels {
     action: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct QueueLabels {
-    queue_name: String,
-    queue_metadata_name: String,
-    queue_display_name: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -58,6 +53,14 @@ struct InvariantLabels {
     law: &'static str,
 }
 
+// Label values whose series begin at zero: Prometheus does not see the first increase of a series that appears with it.
+const DECISIONS: [&str; 3] = ["bind", "pipeline", "evict"];
+const WRITES: [&str; 4] = ["bind", "evict", "clean-up", "unseen"];
+const LAWS: [&str; 3] = [GPU_MEMORY_LAW, NODE_GPUS_LAW, QUEUE_LIMIT_LAW];
+const GPU_MEMORY_LAW: &str = "no GPU beyond its memory";
+const NODE_GPUS_LAW: &str = "no node beyond its GPUs";
+const QUEUE_LIMIT_LAW: &str = "no queue beyond its limit";
+
 /// The scheduler's metrics.
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -73,8 +76,8 @@ pub(crate) struct Metrics {
     filtered: Family<ActionLabels, IntGauge>,
     search: SearchMetrics,
     preemption_attempts: IntGauge,
-    fair_share: PerResource<Family<QueueLabels, FloatGauge>>,
-    usage: PerResource<Family<QueueLabels, FloatGauge>>,
+    objects: ObjectMetrics,
+    budget_exhausted: Family<ActionLabels, Counter>,
     evicted: Family<PodGroupLabels, Counter>,
     decisions: Family<KindLabels, Counter>,
     failed_writes: Family<KindLabels, Counter>,
@@ -108,8 +111,8 @@ impl Metrics {
             filtered: Family::default(),
             search: SearchMetrics::default(),
             preemption_attempts: IntGauge::default(),
-            fair_share: Default::default(),
-            usage: Default::default(),
+            objects: ObjectMetrics::default(),
+            budget_exhausted: Family::default(),
             evicted: Family::default(),
             decisions: Family::default(),
             failed_writes: Family::default(),
@@ -125,7 +128,23 @@ impl Metrics {
         metrics.register_kai_metrics(registry);
         metrics.search.register(registry);
         metrics.register_own_metrics(registry);
+        metrics.start_series();
         metrics
+    }
+
+    fn start_series(&self) {
+        for kind in DECISIONS {
+            drop(self.decisions.get_or_create(&KindLabels { kind }));
+        }
+        for kind in WRITES {
+            drop(self.failed_writes.get_or_create(&KindLabels { kind }));
+        }
+        for law in LAWS {
+            drop(self.broken_invariants.get_or_create(&InvariantLabels { law }));
+        }
+        for kind in crate::audit::KINDS {
+            drop(self.drift.get_or_create(&KindLabels { kind }));
+        }
     }
 
     /// Metrics that KAI has too.
@@ -143,7 +162,7 @@ impl Metrics {
         let attempts = "total_preemption_attempts";
         let help = "Pod groups that were placed by preemption";
         registry.register(attempts, help, self.preemption_attempts.clone());
-        self.register_queue_metrics(registry);
+        self.objects.register(registry);
         // The text format appends `_total`.
         registry.register("pod_group_evicted_pods", "Pods evicted", self.evicted.clone());
     }
@@ -166,19 +185,6 @@ impl Metrics {
         registry.register(bind, "From the decision to its write", self.task_bind.clone());
     }
 
-    fn register_queue_metrics(&self, registry: &mut Registry) {
-        for resource in Resource::ALL {
-            let (share, usage) = match resource {
-                Resource::Cpu => ("queue_fair_share_cpu_cores", "queue_cpu_usage"),
-                Resource::Memory => ("queue_fair_share_memory_gb", "queue_memory_usage"),
-                Resource::Gpu => ("queue_fair_share_gpu", "queue_gpu_usage"),
-            };
-            registry.register(share, "Fair share of a queue", self.fair_share[resource].clone());
-            let help = "Recent usage of a queue, as a share of the cluster";
-            registry.register(usage, help, self.usage[resource].clone());
-        }
-    }
-
     fn register_own_metrics(&self, registry: &mut Registry) {
         registry.register("decisions", "Decisions of the engine", self.decisions.clone());
         registry.register(
@@ -196,6 +202,8 @@ impl Metrics {
         registry.register("assumed_decisions", assumed, self.assumed.clone());
         let backlog = "Conditions and events that wait to be written";
         registry.register("status_backlog", backlog, self.status_backlog.clone());
+        let exhausted = "Actions that ended before they tried all pod groups, because their budget or that of the cycle was used up";
+        registry.register("action_budget_exhausted", exhausted, self.budget_exhausted.clone());
         let broken = "Violations of invariants; should stay at zero";
         registry.register("broken_invariants", broken, self.broken_invariants.clone());
     }
@@ -248,6 +256,9 @@ impl Metrics {
         let add = |family: &Family<ActionLabels, IntGauge>, count: u32| {
             family.get_or_create(&labels).inc_by(i64::from(count));
         };
+        self.budget_exhausted
+            .get_or_create(&labels)
+            .inc_by(u64::from(effort.exhausted));
         add(&self.scheduled, effort.placed);
         add(&self.acted_on, effort.tried);
         add(&self.simulated, effort.sets.iter().map(|sets| sets.simulated).sum());
@@ -304,53 +315,45 @@ impl Metrics {
         self.status_backlog.set(gauge_value(backlog));
     }
 
-    /// Sets the metrics of queues and checks the invariants that need one visit of each node and queue.
+    /// Sets the metrics of queues and nodes, and checks the invariants that need one visit of each.
     pub(crate) fn check_cluster(
         &self,
         engine: &Cluster,
+        now: Millis,
         display_name: impl Fn(&str) -> Option<String>,
         overcommits_gpus: impl Fn(&NodeView<'_>) -> bool,
     ) {
-        self.check_queues(engine, display_name);
-        for node in engine.nodes() {
+        self.check_queues(engine, now, display_name);
+        let nodes = engine.nodes();
+        self.objects.set_nodes(&nodes);
+        for node in nodes {
             if let Some(memory) = node.gpu_memory_mib
                 && node.shared.iter().any(|gpu| gpu.allocated_mib > memory)
             {
-                self.report_broken_invariant("no GPU beyond its memory", node.name);
+                self.report_broken_invariant(GPU_MEMORY_LAW, node.name);
             }
             if overcommits_gpus(&node) {
-                self.report_broken_invariant("no node beyond its GPUs", node.name);
+                self.report_broken_invariant(NODE_GPUS_LAW, node.name);
             }
         }
     }
 
-    fn check_queues(&self, engine: &Cluster, display_name: impl Fn(&str) -> Option<String>) {
-        const BILLION: f64 = 1e9;
-        for resource in Resource::ALL {
-            self.fair_share[resource].clear();
-            self.usage[resource].clear();
-        }
-        for queue in engine.queues() {
-            let display = display_name(queue.name);
-            let labels = QueueLabels {
-                queue_name: display.clone().unwrap_or_else(|| queue.name.to_owned()),
-                queue_metadata_name: queue.name.to_owned(),
-                queue_display_name: display.unwrap_or_default(),
-            };
-            for resource in Resource::ALL {
-                self.fair_share[resource]
-                    .get_or_create(&labels)
-                    .set(queue.fair_share[resource] as f64 / metric_unit(resource));
-                let usage = queue.usage_billionths[resource] as f64 / BILLION;
-                self.usage[resource].get_or_create(&labels).set(usage);
-            }
+    fn check_queues(&self, engine: &Cluster, now: Millis, display_name: impl Fn(&str) -> Option<String>) {
+        let (queues, waits) = (engine.queues(), engine.waits());
+        let named = queues.iter().map(|view| NamedQueue {
+            view,
+            display_name: display_name(view.name),
+            wait: waits.get(view.name).copied(),
+        });
+        self.objects.set_queues(named, now);
+        for queue in &queues {
             let exceeds = |resource: Resource| {
                 let limit = queue.quota[resource].limit;
                 limit.is_some_and(|limit| queue.allocated[resource] > limit)
             };
             if Resource::ALL.into_iter().any(exceeds) {
                 // A user may have lowered the limit below what runs; the metric and the warning show that too.
-                self.report_broken_invariant("no queue beyond its limit", queue.name);
+                self.report_broken_invariant(QUEUE_LIMIT_LAW, queue.name);
             }
         }
     }
@@ -358,15 +361,6 @@ impl Metrics {
     fn report_broken_invariant(&self, law: &'static str, object: &str) {
         self.broken_invariants.get_or_create(&InvariantLabels { law }).inc();
         tracing::warn!(law, object, "an invariant does not hold");
-    }
-}
-
-/// How many units of an amount (milli-cores, bytes, millionths of a GPU) are one unit of the metrics.
-fn metric_unit(resource: Resource) -> f64 {
-    match resource {
-        Resource::Cpu => 1e3,
-        Resource::Memory => 1e9,
-        Resource::Gpu => 1e6,
     }
 }
 

@@ -436,11 +436,46 @@ async fn metrics_have_the_names_that_dashboards_know() {
         "kai_queue_gpu_usage{queue_name=\"q\",queue_metadata_name=\"q\",queue_display_name=\"\"} 0",
         "kai_task_bind_latency_milliseconds_count 1",
         "kai_decisions_total{kind=\"bind\"} 1",
+        "kai_broken_invariants_total{law=\"no node beyond its GPUs\"} 0",
+        "kai_queue_requested_gpus{queue_name=\"q\",queue_metadata_name=\"q\",queue_display_name=\"\"} 1.0",
+        "kai_queue_waiting_pod_groups{queue_name=\"q\",queue_metadata_name=\"q\",queue_display_name=\"\"} 0.0",
+        "kai_node_gpus{node=\"n1\"} 1.0",
+        "kai_node_allocated_gpus{node=\"n1\"} 1.0",
+        "kai_node_idle_gpus{node=\"n1\"} 0.0",
     ] {
         assert!(text.contains(&format!("\n{line}")), "{line} is not in\n{text}");
     }
-    assert!(!text.contains("broken_invariants_total{"), "{text}");
+    let broken = text
+        .lines()
+        .filter(|line| line.starts_with("kai_broken_invariants_total{"));
+    assert!(
+        broken.clone().count() == 3 && broken.clone().all(|line| line.ends_with(" 0")),
+        "{text}"
+    );
     assert!(world.context.health.not_ready().is_empty() && world.context.health.stuck().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn metrics_show_how_many_pod_groups_of_a_queue_wait_and_how_long() {
+    let world = World::new();
+    world.node("n1", 1);
+    for name in ["runs", "waits", "waits-too"] {
+        world.group(name, json!({}));
+        world.pod(name, name, 1);
+        world.pass(10).await;
+    }
+    world.pass(60).await;
+    let text = world.context.metrics.text();
+    let value = |name: &str| -> f64 {
+        let start = format!("{name}{{queue_name=\"q\",");
+        let line = text.lines().find(|line| line.starts_with(&start));
+        line.and_then(|line| line.rsplit(' ').next()).unwrap().parse().unwrap()
+    };
+    assert_eq!(value("kai_queue_waiting_pod_groups"), 2.0);
+    assert_eq!(value("kai_queue_requested_gpus"), 3.0);
+    // Created 80 seconds before the end; the gauges are set every five seconds.
+    let longest = value("kai_queue_longest_wait_seconds");
+    assert!((70.0..=85.0).contains(&longest), "{longest}");
 }
 
 /// Every metric of KAI's scheduler that has a meaning here, with its labels; docs/differences.md lists the others.

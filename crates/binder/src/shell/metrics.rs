@@ -61,6 +61,18 @@ impl Metrics {
             wait_seconds: Histogram::new(WAIT_BUCKETS_SECONDS),
             queue_length: Gauge::default(),
         };
+        // Series begin at zero: Prometheus does not see the first increase of a series that appears with it.
+        for result in [BindResult::Bound, BindResult::Failed] {
+            drop(metrics.binds.get_or_create(&ResultLabel { result }));
+        }
+        for operation in [
+            Operation::Created,
+            Operation::Restored,
+            Operation::Removed,
+            Operation::Mismatched,
+        ] {
+            drop(metrics.reservations.get_or_create(&OperationLabel { operation }));
+        }
         let mut registry = registered.registry();
         let registry = registry.sub_registry_with_prefix("kai_binder");
         registry.register("binds", "Bind requests by result", metrics.binds.clone());

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use screen::Screen;
-use world::World;
+use world::{Roles, World};
 
 /// The flags of `kai playground`.
 #[derive(Debug, Args)]
@@ -27,6 +27,10 @@ pub(crate) struct Arguments {
     /// Start the cluster without the story.
     #[arg(long, conflicts_with = "once")]
     empty: bool,
+    /// Run API server and nodes only: roles of another process serve the cluster, for instance `kai all` with the kubeconfig. The story
+    /// waits for them.
+    #[arg(long)]
+    without_roles: bool,
     /// YAML file with the nodes (docs/playground.md). The story needs the default nodes and is left out.
     #[arg(long, value_name = "FILE")]
     nodes: Option<PathBuf>,
@@ -41,6 +45,15 @@ pub(crate) struct Arguments {
     log: String,
 }
 
+impl Arguments {
+    fn roles(&self) -> Roles {
+        match self.without_roles {
+            true => Roles::Elsewhere,
+            false => Roles::InProcess,
+        }
+    }
+}
+
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     crate::log::start_quietly(&arguments.log)?;
     if arguments.once && arguments.nodes.is_some() {
@@ -53,7 +66,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let played = async {
-            let world = World::start(&nodes, arguments.listen).await?;
+            let world = World::start(&nodes, arguments.listen, arguments.roles()).await?;
             // Dropped however the playground ends; then the context is removed.
             let _entry = kubeconfig::Entry::add(&arguments.kubeconfig, &world.address())?;
             play(&arguments, &world).await

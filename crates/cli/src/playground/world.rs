@@ -12,6 +12,15 @@ use tokio::task::JoinSet;
 use crate::embedded;
 use crate::roles::RoleSettings;
 
+/// Where the roles run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Roles {
+    /// In this process.
+    InProcess,
+    /// In processes that others start.
+    Elsewhere,
+}
+
 /// A running cluster.
 pub(super) struct World {
     pub(super) client: Client,
@@ -23,7 +32,7 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) async fn start(nodes: &NodesFile, address: SocketAddr) -> anyhow::Result<World> {
+    pub(super) async fn start(nodes: &NodesFile, address: SocketAddr, roles: Roles) -> anyhow::Result<World> {
         let server = Server::new(Options::default());
         let listening = server.listen(address).await;
         let listening = listening.map_err(|error| anyhow::anyhow!("{error}; choose another address with --listen"))?;
@@ -51,14 +60,19 @@ impl World {
             others.run().await;
             anyhow::anyhow!("the watch for pods of other schedulers ended")
         });
-        let roles = Context::new(Client::in_process(embedded::service_of_roles(&server)), Clock::System);
-        let settings = RoleSettings::every_role()?;
-        tasks.spawn(async move {
-            match embedded::run(server, roles, settings).await {
-                Ok(never) => match never {},
-                Err(error) => error,
+        match roles {
+            Roles::InProcess => {
+                let roles = Context::new(Client::in_process(embedded::service_of_roles(&server)), Clock::System);
+                let settings = RoleSettings::every_role()?;
+                tasks.spawn(async move {
+                    match embedded::run(server, roles, settings).await {
+                        Ok(never) => match never {},
+                        Err(error) => error,
+                    }
+                });
             }
-        });
+            Roles::Elsewhere => {}
+        }
         // The picture at the end reads it; a watch that starts then has no objects yet.
         context.informers.nodes().synced().await;
         let world = World {

@@ -94,7 +94,7 @@ impl Arguments {
 
     /// The process itself is the installation: its Deployment has the image. A Config that names a part of an image gets the rest here.
     fn operated_installation(&self) -> anyhow::Result<Installation> {
-        let image = concat!("registry/local/kai-scheduler/kai:", env!("CARGO_PKG_VERSION"));
+        let image = format!("registry/local/kai-scheduler/kai:{}", kai_cluster::VERSION);
         let image: ImageReference = image.parse().map_err(anyhow::Error::msg)?;
         Ok(Installation {
             namespace: self.election.namespace.clone(),

@@ -30,7 +30,7 @@ pub(super) enum Leader {
 /// Logs version, ports, election and watched objects.
 pub(super) fn announce(client: &Client, leader: &Leader, ports: &Ports, settings: &RoleSettings) {
     tracing::info!(
-        version = env!("CARGO_PKG_VERSION"),
+        version = kai_cluster::VERSION,
         roles = settings.names().join(", "),
         api_server = client.address(),
         "kai starts"

@@ -230,8 +230,10 @@ where
     F: Future<Output = anyhow::Result<Infallible>>,
 {
     let leadership = kai_cluster::Leadership::none();
+    let gauge = context.metrics.leader(lease);
     let candidate = replica.candidate(lease);
     let leading = context.client.while_leading_with(&leadership, candidate, |leadership| {
+        gauge.set(true);
         readiness::begun(work(context.guarded(&leadership)), start)
     });
     let standing_by = async {

@@ -40,6 +40,19 @@ pub(crate) fn apply(machine: &Machine) -> [Value; 2] {
     [all, agent]
 }
 
+/// The pod of the Job of `kai doctor NODE`.
+pub(crate) fn doctor_pod() -> Value {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kai"));
+    command.args(["doctor", NAME, "--print-job", "--job-image", "localhost/kai:test"]);
+    command.args(["--driver", &driver_flags()[1]]);
+    let done = command.output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let job: Value = serde_saphyr::from_slice(&done.stdout).unwrap();
+    let mut pod = job["spec"]["template"].clone();
+    pod["metadata"]["name"] = "kai-doctor".into();
+    pod
+}
+
 /// Deletes kai's pods, and the object that owns everything which kai created at run time, as an uninstallation does.
 pub(crate) fn delete_pods_and_anchor(machine: &Machine) {
     kubectl(machine, "-n kai-scheduler delete pod kai-all kai-node-agent", "");

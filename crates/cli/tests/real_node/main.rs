@@ -25,6 +25,7 @@ async fn a_node_for_real() {
     scenes::a_container_that_starts_again_gets_its_gpu_again(&mut machine).await;
     scenes::restarts_are_survived(&mut machine).await;
     scenes::a_gpu_fails_and_returns(&mut machine).await;
+    scenes::the_doctor_runs_in_a_pod(&mut machine).await;
     scenes::kai_itself_runs_in_pods(&mut machine).await;
     scenes::an_annotation_is_enough_for_cdi(&mut machine).await;
 }

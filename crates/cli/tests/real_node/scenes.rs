@@ -191,6 +191,23 @@ pub(crate) async fn a_container_that_starts_again_gets_its_gpu_again(machine: &m
     machine.delete(&["half", "one"], 0).await;
 }
 
+pub(crate) async fn the_doctor_runs_in_a_pod(machine: &mut Machine) {
+    scene("the pod of `kai doctor NODE` reads the host's files, and nothing else");
+    let pod = install::doctor_pod();
+    machine.create_in(keys::SYSTEM_NAMESPACE, &pod).await;
+    let report = machine
+        .until("the doctor has reported", async || {
+            let pod = machine.pod(keys::SYSTEM_NAMESPACE, "kai-doctor").await?;
+            let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
+            ended.is_object().then(|| machine.output(&pod, 0))?
+        })
+        .await;
+    let has = |words: &str| assert!(report.contains(words), "{words}:\n{report}");
+    has("NVIDIA A100");
+    has("kubelet            /var/lib/kubelet/pod-resources/kubelet.sock\n");
+    has("not looked at: no kubeconfig");
+}
+
 pub(crate) async fn kai_itself_runs_in_pods(machine: &mut Machine) {
     scene("kai and its agent run as the pods that the chart has");
     // While the processes still serve the webhooks for pods.

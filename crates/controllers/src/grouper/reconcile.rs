@@ -63,7 +63,11 @@ impl Grouper {
             client: context.client.clone(),
             informers: Arc::clone(&context.informers),
             events: EventRecorder::new(&context.client, NAME, context.clock),
-            reconciles: Reconciles::registered(&context.metrics, "pod_grouper"),
+            reconciles: Reconciles::registered(
+                &context.metrics,
+                "pod_grouper",
+                &["left", "grouped", "conflict", "failed"],
+            ),
             settings,
             state: Mutex::default(),
         }

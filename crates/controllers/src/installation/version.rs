@@ -19,11 +19,11 @@ enum Identifier {
 
 impl Version {
     /// The version of this program.
-    pub(crate) const OURS: &'static str = env!("CARGO_PKG_VERSION");
+    pub(crate) const OURS: &'static str = kai_cluster::VERSION;
 
     /// The version of this program.
     pub(crate) fn ours() -> Version {
-        Version::parse(Version::OURS).expect("cargo accepts semantic versions only")
+        Version::parse(Version::OURS).expect("the build checks the version")
     }
 
     /// Reads `1.2.3` or `v1.2.3-rc.1`; `None` for other texts.

@@ -26,6 +26,8 @@ pub(super) static VPA: Resource = Resource::new(
 );
 
 /// Name of the volume and key of the ConfigMap with the configuration file of a scheduler.
+/// The label by which the chart's ServiceMonitor finds the Services of all roles and shards.
+const PART_OF: &str = "app.kubernetes.io/part-of";
 const CONFIG_VOLUME: &str = "config";
 const CONFIG_KEY: &str = "config.yaml";
 /// A pod starts again when its configuration file changes, because the template changes with this annotation.
@@ -72,7 +74,7 @@ pub fn objects(plan: &Plan) -> Vec<DesiredObject> {
 
 fn component_objects(plan: &Plan, component: &Component, owner: &Owner) -> Vec<DesiredObject> {
     let object = |resource: &'static Resource, mut fields: Value| {
-        fields["metadata"]["labels"]["app"] = component.name.as_str().into();
+        fields["metadata"]["labels"] = json!({ "app": component.name, (PART_OF): "kai-scheduler" });
         fields["metadata"]["name"] = component.name.as_str().into();
         fields["metadata"]["namespace"] = plan.namespace.as_str().into();
         DesiredObject {

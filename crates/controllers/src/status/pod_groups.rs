@@ -129,7 +129,11 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
     let controller = Arc::new(Controller {
         client: context.client.clone(),
         informers: Arc::clone(informers),
-        reconciles: Reconciles::registered(&context.metrics, "pod_group_controller"),
+        reconciles: Reconciles::registered(
+            &context.metrics,
+            "pod_group_controller",
+            &["unchanged", "changed", "failed"],
+        ),
         settings,
         members: Mutex::default(),
     });

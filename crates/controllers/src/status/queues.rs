@@ -61,7 +61,7 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
     queues.informer().synced().await;
     groups.informer().synced().await;
 
-    let reconciles = Reconciles::registered(&context.metrics, "queue_controller");
+    let reconciles = Reconciles::registered(&context.metrics, "queue_controller", &["changed", "failed"]);
     let metric_labels = MetricLabels {
         labels: settings.metric_labels,
         defaults: settings.metric_label_defaults,

@@ -8,6 +8,7 @@ mod dry_run;
 pub mod files;
 pub mod plugins;
 pub mod report;
+pub mod setup_condition;
 pub mod state;
 pub mod watcher;
 
@@ -34,6 +35,7 @@ use crate::reservation_annotator::{self, AllocationHints, AnnotatorConfig};
 use crate::share_devices::{self, ShareDevicePreparer};
 use config::{ConfigLabel, ConfigReader};
 use files::{IntegratedGpuIdentity, LastConfig, LastInventory};
+use setup_condition::{SetupCheck, SetupPace};
 use state::{Input, Snapshot, State};
 
 /// Inputs that wait for the task that owns the state. When the queue is full, the driver's thread waits, so no input is lost.
@@ -325,7 +327,7 @@ async fn run_with_cluster(
         client.clone(),
         settings.node.clone(),
         settings.pace.retry,
-        snapshots,
+        snapshots.clone(),
         events,
     );
     let watch_label = async {
@@ -333,9 +335,17 @@ async fn run_with_cluster(
             config::watch_label(client.clone(), settings.node.clone(), settings.pace.retry, label).await;
         }
     };
+    let setup = setup_condition::run(
+        client.clone(),
+        settings.node.clone(),
+        SetupCheck::new(settings.search.clone(), settings.mode),
+        SetupPace::default(),
+        snapshots,
+    );
     tokio::join!(
         report,
         watch_label,
+        setup,
         reservation_annotator::run(client.clone(), annotator, hints)
     );
 }

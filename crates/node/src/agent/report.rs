@@ -107,7 +107,7 @@ pub fn condition(snapshot: &Snapshot) -> Option<ConditionText> {
         return Some((
             ConditionStatus::False,
             "DriverDoesNotAnswer".to_owned(),
-            problem.clone(),
+            problem.reason.clone(),
         ));
     }
     if snapshot.failed.is_empty() {
@@ -248,6 +248,7 @@ impl Reported {
 
 #[cfg(test)]
 mod tests {
+    use super::super::state::DriverProblem;
     use super::*;
     use crate::allocator::plan::Policy;
     use crate::plugin_config::AppliedConfig;
@@ -271,7 +272,10 @@ mod tests {
         let (status, reason, message) = condition(&snapshot).unwrap();
         assert_eq!((status, reason.as_str()), (ConditionStatus::False, "GPUUnhealthy"));
         assert_eq!(message, format!("{gpu}: Xid 79 (GPU has fallen off the bus)"));
-        snapshot.driver_problem = Some("asking NVML: Driver Not Loaded".into());
+        snapshot.driver_problem = Some(DriverProblem {
+            reason: "asking NVML: Driver Not Loaded".into(),
+            ..DriverProblem::default()
+        });
         assert_eq!(condition(&snapshot).unwrap().1, "DriverDoesNotAnswer");
         assert_eq!(condition(&Snapshot::default()), None);
 

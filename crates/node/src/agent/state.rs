@@ -24,12 +24,21 @@ pub enum Input {
     Events(Vec<HealthEvent>),
     /// GPUs were probed: UUID, and the error if the GPU did not answer.
     Probed(Vec<(String, Result<(), String>)>),
-    /// The driver as a whole does not answer, for this reason.
-    DriverFailed(String),
+    /// The driver as a whole does not answer.
+    DriverFailed(DriverProblem),
     /// The way of injection changed.
     Injection(Injection),
     /// The node's configuration was read, or could not be used: the sentence says why.
     Config(Result<AppliedConfig, String>),
+}
+
+/// Why the driver as a whole does not answer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DriverProblem {
+    /// What was attempted, and the driver's answer.
+    pub reason: String,
+    /// What to do about it.
+    pub remedy: String,
 }
 
 /// The state of the agent.
@@ -43,7 +52,7 @@ pub struct State {
     confirmed: bool,
     health: Health,
     injection: Arc<Injection>,
-    driver_problem: Option<String>,
+    driver_problem: Option<DriverProblem>,
     /// The kubelet's list of share devices. Made once, because it is long and never changes.
     share_devices: Arc<Vec<Device>>,
 }
@@ -62,7 +71,7 @@ pub struct Snapshot {
     /// Unhealthy GPUs with reasons.
     pub failed: Vec<(String, String)>,
     /// Why the driver as a whole does not answer.
-    pub driver_problem: Option<String>,
+    pub driver_problem: Option<DriverProblem>,
     /// Why something is not offered.
     pub notes: Vec<String>,
     /// Where the policy comes from.
@@ -122,8 +131,9 @@ impl State {
                 .into_iter()
                 .flat_map(|(gpu, answer)| self.health.probed(&gpu, answer))
                 .collect(),
-            Input::DriverFailed(reason) => {
-                self.driver_problem = Some(reason.clone());
+            Input::DriverFailed(problem) => {
+                let reason = problem.reason.clone();
+                self.driver_problem = Some(problem);
                 let kind = HealthEventKind::Lost { reason };
                 self.health.event(&HealthEvent {
                     uuid: None,
@@ -324,7 +334,11 @@ mod tests {
     fn a_driver_that_is_gone_fails_all_but_removes_none() {
         let mut state = state(None);
         state.apply(Input::Listed(Box::new(inventory("t4:2"))));
-        state.apply(Input::DriverFailed("Driver Not Loaded".into()));
+        let problem = DriverProblem {
+            reason: "Driver Not Loaded".into(),
+            remedy: "load it".into(),
+        };
+        state.apply(Input::DriverFailed(problem));
         assert_eq!(healthy(&state), [false; 4]);
         assert!(state.snapshot().labels.is_some());
         state.apply(Input::Listed(Box::new(inventory("t4:1"))));

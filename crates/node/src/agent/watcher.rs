@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kai_gpu::{Driver, GpuError, HealthEventKind};
 use tokio::sync::mpsc;
 
-use super::state::Input;
+use super::state::{DriverProblem, Input};
 use crate::health;
 
 /// Longest wait for events; it bounds how long the thread outlives the agent.
@@ -137,7 +137,11 @@ impl Watcher {
             tracing::warn!(error = %error.with_remedy(), "the GPU driver does not answer");
         }
         self.driver_works = false;
-        self.send(Input::DriverFailed(error.to_string()))
+        let problem = DriverProblem {
+            reason: error.to_string(),
+            remedy: error.remedy().to_owned(),
+        };
+        self.send(Input::DriverFailed(problem))
     }
 
     fn send(&self, input: Input) -> Result<(), Ended> {

@@ -5,6 +5,7 @@ use kai_gpu::{Inventory, MemoryKind, PlatformKind};
 use super::facts::{ClusterView, Facts, RUNTIME_CLASS, RuntimeClass, TOOLKIT_CONFIG};
 use super::report::Report;
 use super::toml;
+use crate::allocator::inject::Mode;
 use crate::driver_files::spec;
 
 /// If more than this percentage of the entries of Tegra's lists is missing, the lists are for another L4T.
@@ -73,6 +74,12 @@ fn platform(facts: &Facts, report: &mut Report) {
 fn devices(facts: &Facts, report: &mut Report) {
     match &facts.inventory {
         None => {}
+        // The driver may well be in order: only this pod can't reach it.
+        Some(Err((error, _))) if facts.hidden_device_nodes => report.warning(
+            "driver",
+            format!("{error}: the host has /dev/nvidiactl, but this pod has not, so the GPUs were not checked"),
+            "run the doctor where it sees the GPUs: kai doctor NODE --privileged, or --runtime-class nvidia if NVIDIA's runtime is installed",
+        ),
         Some(Err((error, remedy))) => {
             // A missing NVML on a Jetson is no error here: the Tegra driver does not need it.
             report.problem("driver", error.clone(), remedy.clone());
@@ -190,7 +197,9 @@ fn runtime(facts: &Facts, report: &mut Report) {
         // `malformed` reports it; the checks below would take every setting for absent.
         return;
     }
-    cdi_enabled(facts, path, text, report);
+    if needs_cdi(facts) {
+        cdi_enabled(facts, path, text, report);
+    }
     let has_runtime = has_runtime(facts, RUNTIME_CLASS);
     runtime_class(facts, report);
     match (&facts.nvidia_runtime, has_runtime) {
@@ -212,6 +221,11 @@ fn runtime(facts: &Facts, report: &mut Report) {
         (Some(found), true) => report.ok("nvidia runtime", format!("{found}, as runtime nvidia")),
         (None, false) => report.ok("nvidia runtime", "not installed; the agent's CDI injection does not need it"),
     }
+}
+
+/// Whether the node agent injects by CDI, as far as that is known.
+fn needs_cdi(facts: &Facts) -> bool {
+    facts.mode.is_none_or(|mode| mode == Mode::Cdi)
 }
 
 /// Whether containerd's config, or a file it imports, has a runtime of this name.
@@ -368,7 +382,7 @@ fn cdi(facts: &Facts, report: &mut Report) {
             format!("the driver was changed: {RESTART_AGENT}"),
         ),
         Some(file) => report.ok("cdi spec", file.path.clone()),
-        None if has_gpus => report.warning(
+        None if has_gpus && needs_cdi(facts) => report.warning(
             "cdi spec",
             "the node agent has not written its CDI spec on this host",
             "kubectl -n kai-scheduler get pods -l app=kai-node-agent -o wide",

@@ -2,17 +2,22 @@
 //! object if a cluster is reachable. Reads only. Missing files or services are facts, not errors.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use kai_cluster::{Client, ClientConfig};
 use kai_gpu::platform::{Detection, detect};
 use kai_gpu::{Driver, GpuError, Inventory, PlatformKind, Roots};
 
+use serde::{Deserialize, Serialize};
+
 use super::{Args, bolt, go_build, toml};
 use crate::Error;
 use crate::agent::args::STATE_DIR;
 use crate::agent::files::IntegratedGpuIdentity;
+use crate::allocator::inject::Mode;
 use crate::driver_files::cdi::Spec;
+use crate::driver_files::collect::Search;
 use crate::driver_files::csv::{self, BASE_FILES};
 use crate::driver_files::files::DriverFiles;
 use crate::driver_files::host_root::HostRoot;
@@ -22,6 +27,9 @@ use crate::health;
 /// Longest wait for the cluster: the doctor must report even if nothing answers.
 const CLUSTER_SECONDS_MAX: Duration = Duration::from_secs(5);
 
+/// The token of a pod's service account.
+const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
+
 /// The facts about one machine. Everything in it may be missing.
 #[derive(Debug, Default)]
 pub struct Facts {
@@ -29,6 +37,8 @@ pub struct Facts {
     pub detection: Option<Detection>,
     /// Devices, or the driver's error with its remedy.
     pub inventory: Option<Result<Inventory, (String, String)>>,
+    /// Whether the driver does not answer because this pod lacks the device nodes that the host has.
+    pub hidden_device_nodes: bool,
     /// GPUs that the driver lists but that do not answer.
     pub unresponsive: Vec<UnresponsiveGpu>,
     /// Driver files.
@@ -61,6 +71,8 @@ pub struct Facts {
     pub cluster: ClusterView,
     /// Whether this process is in a container.
     pub in_container: bool,
+    /// How the node agent injects GPUs; `None` if the agent is another process.
+    pub mode: Option<Mode>,
 }
 
 /// A GPU that the driver lists but that does not answer.
@@ -88,7 +100,8 @@ pub struct SpecFile {
 }
 
 /// The node object in the cluster.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum ClusterView {
     /// No cluster is configured.
     #[default]
@@ -98,6 +111,7 @@ pub enum ClusterView {
     /// The cluster has no node of this name.
     NoSuchNode(String),
     /// The cluster has the node.
+    #[serde(rename_all = "camelCase")]
     Node {
         /// The node's labels.
         labels: BTreeMap<String, String>,
@@ -106,8 +120,19 @@ pub enum ClusterView {
     },
 }
 
+impl ClusterView {
+    /// The view with those labels only that checks read.
+    pub(super) fn without_foreign_labels(mut self) -> Self {
+        if let ClusterView::Node { labels, .. } = &mut self {
+            labels.retain(|key, _| key.starts_with("nvidia.com/") || key.starts_with("kai.scheduler/"));
+        }
+        self
+    }
+}
+
 /// The RuntimeClass object `nvidia`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum RuntimeClass {
     /// It exists and names this handler.
     Handler(String),
@@ -145,20 +170,57 @@ const TEMPLATES: [&str; 2] = ["config-v3.toml.tmpl", "config.toml.tmpl"];
 pub fn collect_facts(args: &Args) -> Result<Facts, Error> {
     let roots = args.host.roots();
     let host = HostRoot::new(&roots.host);
+    let mut facts = Facts::default();
+    collect_driver(args, &roots, &mut facts)?;
+    collect_files(&host, &args.host.csv_dir, &mut RuntimeVersion::default(), &mut facts);
+    facts.images = args
+        .images
+        .iter()
+        .map(|image| (image.clone(), image_in_store(&host, image)))
+        .collect();
+    facts.cluster = collect_cluster(args)?;
+    Ok(facts)
+}
+
+/// Collects the facts for the node agent, which has opened the driver already and passes its answer. Images and the cluster are left out.
+pub(crate) fn collect_beside_agent(
+    search: &Search,
+    mode: Mode,
+    answer: Result<Inventory, (String, String)>,
+    version: &mut RuntimeVersion,
+) -> Facts {
+    let host = HostRoot::new(&search.roots.host);
+    let mut detection = detect(&search.roots);
     let mut facts = Facts {
-        in_container: host.exists("/.dockerenv") || host.exists("/run/secrets/kubernetes.io"),
+        mode: Some(mode),
         ..Facts::default()
     };
-    collect_driver(args, &roots, &mut facts)?;
-    collect_specs(&host, &mut facts);
-    collect_runtime(&host, &mut facts);
+    match &answer {
+        Ok(inventory) => {
+            // Where no file shows a GPU, the driver knows the platform.
+            detection.platform = inventory.platform.clone();
+            facts.files = collect::collect(search, inventory);
+        }
+        Err(_) => facts.files = files_without_driver(search, &detection),
+    }
+    facts.inventory = Some(answer);
+    facts.detection = Some(detection);
+    collect_files(&host, &search.csv_dir, version, &mut facts);
+    facts
+}
+
+/// The facts in files other than the driver's.
+fn collect_files(host: &HostRoot, csv_dir: &str, version: &mut RuntimeVersion, facts: &mut Facts) {
+    facts.in_container = host.exists("/.dockerenv") || host.exists("/run/secrets/kubernetes.io");
+    collect_specs(host, facts);
+    collect_runtime(host, version, facts);
     if facts
         .detection
         .as_ref()
         .is_some_and(|detection| detection.platform.kind == PlatformKind::Tegra)
     {
         for name in BASE_FILES {
-            if let Some(text) = host.text(&format!("{}/{name}", args.host.csv_dir)) {
+            if let Some(text) = host.text(&format!("{csv_dir}/{name}")) {
                 facts.lists.push((name.to_owned(), csv::parse(&text).entries.len()));
             }
         }
@@ -167,13 +229,6 @@ pub fn collect_facts(args: &Args) -> Result<Facts, Error> {
         .iter()
         .map(|path| ((*path).to_owned(), host.exists(path)))
         .collect();
-    facts.images = args
-        .images
-        .iter()
-        .map(|image| (image.clone(), image_in_store(&host, image)))
-        .collect();
-    facts.cluster = collect_cluster(args);
-    Ok(facts)
 }
 
 /// Makes the same queries to the driver as [`collect_facts`] and drops the answers. A process of its own runs it, because a corrupted driver
@@ -199,40 +254,55 @@ fn collect_driver(args: &Args, roots: &Roots, facts: &mut Facts) -> Result<(), E
         let error = format!("the driver library crashes the process that loads it ({library}: {crash})");
         facts.inventory = Some(Err((error, CRASH_REMEDY.to_owned())));
         let detection = detect(roots);
-        facts.files = files_without_driver(args, &detection);
+        facts.files = files_without_driver(&args.host.search(), &detection);
         facts.detection = Some(detection);
         return Ok(());
     }
     match kai_gpu::open(options) {
         Ok(opened) => {
-            let listed = opened
-                .driver
-                .devices()
-                .map_err(|error| (error.to_string(), error.remedy().to_owned()));
+            let listed = opened.driver.devices().map_err(|error| {
+                facts.hidden_device_nodes = lacks_device_nodes(roots, &error);
+                (error.to_string(), error.remedy().to_owned())
+            });
             if let Ok(inventory) = &listed {
                 facts.unresponsive = unresponsive_gpus(&*opened.driver, inventory);
                 facts.files = collect::collect(&args.host.search(), inventory);
             } else {
-                facts.files = files_without_driver(args, &opened.detection);
+                facts.files = files_without_driver(&args.host.search(), &opened.detection);
             }
             facts.inventory = Some(listed);
             facts.detection = Some(opened.detection);
         }
         // The flags are wrong, not the machine.
         Err(error @ (GpuError::FakeSettings { .. } | GpuError::FakeControl { .. })) => return Err(error.into()),
-        Err(error) => facts.inventory = Some(Err((error.to_string(), error.remedy().to_owned()))),
+        Err(error) => {
+            facts.hidden_device_nodes = lacks_device_nodes(roots, &error);
+            facts.inventory = Some(Err((error.to_string(), error.remedy().to_owned())));
+        }
     }
     Ok(())
 }
 
+/// The driver's control node. NVML opens it first, at this path.
+const CONTROL_NODE: &str = "dev/nvidiactl";
+
+/// Whether the driver did not answer for lack of a device node that the host has and this pod has not.
+fn lacks_device_nodes(roots: &Roots, error: &GpuError) -> bool {
+    let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+    matches!(error, GpuError::DriverNotLoaded { .. } | GpuError::NoPermission { .. })
+        && in_pod
+        && roots.host.join(CONTROL_NODE).exists()
+        && !Path::new("/").join(CONTROL_NODE).exists()
+}
+
 /// The driver's files can be checked even if the driver does not answer.
-fn files_without_driver(args: &Args, detection: &Detection) -> DriverFiles {
+fn files_without_driver(search: &Search, detection: &Detection) -> DriverFiles {
     let inventory = Inventory {
         platform: detection.platform.clone(),
         driver_version: detection.driver_version.clone(),
         ..Inventory::default()
     };
-    collect::collect(&args.host.search(), &inventory)
+    collect::collect(search, &inventory)
 }
 
 fn unresponsive_gpus(driver: &dyn Driver, inventory: &Inventory) -> Vec<UnresponsiveGpu> {
@@ -274,7 +344,7 @@ fn collect_specs(host: &HostRoot, facts: &mut Facts) {
     }
 }
 
-fn collect_runtime(host: &HostRoot, facts: &mut Facts) {
+fn collect_runtime(host: &HostRoot, version: &mut RuntimeVersion, facts: &mut Facts) {
     for (name, directory) in [("k3s", "/var/lib/rancher/k3s"), ("rke2", "/var/lib/rancher/rke2")] {
         if host.exists(directory) {
             facts.k3s = Some(name.to_owned());
@@ -292,7 +362,7 @@ fn collect_runtime(host: &HostRoot, facts: &mut Facts) {
             .filter(|path| facts.k3s.is_some() && host.exists(path))
             .collect();
     }
-    facts.runtime_version = containerd_version(host, facts.k3s.as_deref());
+    facts.runtime_version = version.read(host, facts.k3s.as_deref());
     let places = ["/usr/bin", "/usr/local/bin", "/usr/local/nvidia/toolkit"];
     facts.nvidia_runtime = places
         .iter()
@@ -334,6 +404,60 @@ fn imports(host: &HostRoot, config: &str, text: &str) -> Vec<(String, String)> {
     paths.into_iter().filter_map(read).collect()
 }
 
+/// The version of containerd as read last. A program file of k3s has 70 MB, so the agent reads it again only if a file has changed.
+#[derive(Debug, Default)]
+pub(crate) struct RuntimeVersion {
+    read: Option<(Vec<FileStamp>, Option<String>)>,
+}
+
+/// A file, and what changes with its content; `None` if there is no such file.
+type FileStamp = (String, Option<(u64, SystemTime)>);
+
+impl RuntimeVersion {
+    fn read(&mut self, host: &HostRoot, bundled: Option<&str>) -> Option<String> {
+        let stamp = |path: String| {
+            let file = host.resolve(&path).map(|path| host.local_path(&path));
+            let about = file.and_then(|file| file.metadata().ok());
+            let stamp = about.and_then(|about| Some((about.len(), about.modified().ok()?)));
+            (path, stamp)
+        };
+        let stamps: Vec<FileStamp> = version_sources(host, bundled).into_iter().map(stamp).collect();
+        match &self.read {
+            Some((known, version)) if *known == stamps => version.clone(),
+            Some(_) | None => {
+                let version = containerd_version(host, bundled);
+                self.read = Some((stamps, version.clone()));
+                version
+            }
+        }
+    }
+}
+
+/// The package database of Debian's family.
+const DPKG_STATUS: &str = "/var/lib/dpkg/status";
+/// Where containerd is installed without k3s and RKE2.
+const CONTAINERD: [&str; 2] = ["/usr/bin/containerd", "/usr/local/bin/containerd"];
+
+/// The programs of k3s or RKE2 that may be its containerd, the current one first.
+fn bundled_containerd(host: &HostRoot, name: &str) -> Vec<String> {
+    let base = format!("/var/lib/rancher/{name}");
+    let mut places = vec![
+        format!("{base}/data/current/bin/containerd"),
+        format!("{base}/bin/containerd"),
+    ];
+    let versions = host.list(&format!("{base}/data")).into_iter().rev();
+    places.extend(versions.map(|version| format!("{base}/data/{version}/bin/containerd")));
+    places
+}
+
+/// The files from which [`containerd_version`] reads.
+fn version_sources(host: &HostRoot, bundled: Option<&str>) -> Vec<String> {
+    match bundled {
+        Some(name) => bundled_containerd(host, name),
+        None => [DPKG_STATUS].into_iter().chain(CONTAINERD).map(str::to_owned).collect(),
+    }
+}
+
 /// The version of containerd, without running it: from the distribution's package database or from the program file. k3s and RKE2 run their
 /// own containerd, whatever package is installed.
 fn containerd_version(host: &HostRoot, bundled: Option<&str>) -> Option<String> {
@@ -342,16 +466,10 @@ fn containerd_version(host: &HostRoot, bundled: Option<&str>) -> Option<String> 
         go_build::containerd_version(&host.local_path(&path))
     };
     if let Some(name) = bundled {
-        let base = format!("/var/lib/rancher/{name}");
-        let places = [
-            format!("{base}/data/current/bin/containerd"),
-            format!("{base}/bin/containerd"),
-        ];
-        let versions = host.list(&format!("{base}/data")).into_iter().rev();
-        let others = versions.map(|version| format!("{base}/data/{version}/bin/containerd"));
-        return places.into_iter().chain(others).find_map(|path| in_program(&path));
+        let places = bundled_containerd(host, name);
+        return places.into_iter().find_map(|path| in_program(&path));
     }
-    let packaged = host.text("/var/lib/dpkg/status").and_then(|text| {
+    let packaged = host.text(DPKG_STATUS).and_then(|text| {
         let entry = text.split("\n\n").find(|entry| {
             let named = entry.starts_with("Package: containerd\n") || entry.starts_with("Package: containerd.io\n");
             // dpkg still lists removed packages that left config files.
@@ -360,11 +478,7 @@ fn containerd_version(host: &HostRoot, bundled: Option<&str>) -> Option<String> 
         let version = entry.lines().find_map(|line| line.strip_prefix("Version: "))?;
         Some(version.to_owned())
     });
-    packaged.or_else(|| {
-        ["/usr/bin/containerd", "/usr/local/bin/containerd"]
-            .into_iter()
-            .find_map(in_program)
-    })
+    packaged.or_else(|| CONTAINERD.into_iter().find_map(in_program))
 }
 
 /// Whether containerd's store on the node has an image; `None` if no store is readable.
@@ -402,35 +516,50 @@ fn full_names(image: &str) -> Vec<String> {
     vec![full, tagged]
 }
 
-fn collect_cluster(args: &Args) -> ClusterView {
+fn collect_cluster(args: &Args) -> Result<ClusterView, Error> {
+    if let Some(text) = &args.cluster_view {
+        return serde_json::from_str(text).map_err(|error| Error::Option {
+            option: super::CLUSTER_VIEW_ENV,
+            problem: format!("{error}; `kai doctor NODE` writes it, and both programs must have the same version"),
+        });
+    }
     let given = |variable| std::env::var_os(variable).is_some_and(|value| !value.is_empty());
+    // Every pod has this variable, but a pod without a token has no account.
+    let in_pod = given("KUBERNETES_SERVICE_HOST") && Path::new(TOKEN).exists();
     let access = match &args.kubeconfig {
         Some(path) => ClientConfig::Kubeconfig(path.clone()),
-        None if given("KUBECONFIG") || given("KUBERNETES_SERVICE_HOST") => ClientConfig::Infer,
-        None => return ClusterView::NotAsked,
+        None if given("KUBECONFIG") || in_pod => ClientConfig::Infer,
+        None => return Ok(ClusterView::NotAsked),
     };
     let Some(node) = args.node_name.clone().or_else(crate::agent::args::host_name) else {
-        return ClusterView::NotAsked;
+        return Ok(ClusterView::NotAsked);
     };
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
-        return ClusterView::NotAsked;
+        return Ok(ClusterView::NotAsked);
     };
-    runtime.block_on(async {
-        let asked = async {
-            let client = Client::connect(&access).await?;
-            let labels = client.node_labels(&node).await?;
-            let runtime_class = match client.runtime_class_handler(RUNTIME_CLASS).await {
-                Ok(Some(handler)) => RuntimeClass::Handler(handler),
-                Ok(None) => RuntimeClass::Missing,
-                Err(error) => RuntimeClass::Unknown(error.to_string()),
-            };
-            Ok::<_, kai_cluster::Error>(ClusterView::Node { labels, runtime_class })
-        };
-        match tokio::time::timeout(CLUSTER_SECONDS_MAX, asked).await {
-            Ok(Ok(view)) => view,
-            Ok(Err(error)) if error.is_not_found() => ClusterView::NoSuchNode(node),
-            Ok(Err(error)) => ClusterView::Unreachable(error.to_string()),
-            Err(_) => ClusterView::Unreachable("the api server does not answer".to_owned()),
+    Ok(runtime.block_on(async {
+        match Client::connect(&access).await {
+            Ok(client) => read_cluster(&client, &node).await,
+            Err(error) => ClusterView::Unreachable(error.to_string()),
         }
-    })
+    }))
+}
+
+/// The node object and the runtime class.
+pub(super) async fn read_cluster(client: &Client, node: &str) -> ClusterView {
+    let asked = async {
+        let labels = client.node_labels(node).await?;
+        let runtime_class = match client.runtime_class_handler(RUNTIME_CLASS).await {
+            Ok(Some(handler)) => RuntimeClass::Handler(handler),
+            Ok(None) => RuntimeClass::Missing,
+            Err(error) => RuntimeClass::Unknown(error.to_string()),
+        };
+        Ok::<_, kai_cluster::Error>(ClusterView::Node { labels, runtime_class })
+    };
+    match tokio::time::timeout(CLUSTER_SECONDS_MAX, asked).await {
+        Ok(Ok(view)) => view,
+        Ok(Err(error)) if error.is_not_found() => ClusterView::NoSuchNode(node.to_owned()),
+        Ok(Err(error)) => ClusterView::Unreachable(error.to_string()),
+        Err(_) => ClusterView::Unreachable("the api server does not answer".to_owned()),
+    }
 }

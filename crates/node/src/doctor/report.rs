@@ -78,6 +78,14 @@ impl Report {
             .unwrap_or(Verdict::Ok)
     }
 
+    /// How many findings have this verdict.
+    pub fn count(&self, verdict: Verdict) -> usize {
+        self.findings
+            .iter()
+            .filter(|finding| finding.verdict == verdict)
+            .count()
+    }
+
     /// 1 if there is a problem, else 0.
     pub fn exit_code(&self) -> u8 {
         match self.verdict() {
@@ -107,8 +115,7 @@ impl Report {
                 let _ = writeln!(text, "{:7}  {:width$}    fix: {fix}", "", "");
             }
         }
-        let count = |wanted: Verdict| self.findings.iter().filter(|finding| finding.verdict == wanted).count();
-        let (problems, warnings) = (count(Verdict::Problem), count(Verdict::Warning));
+        let (problems, warnings) = (self.count(Verdict::Problem), self.count(Verdict::Warning));
         let _ = writeln!(text, "\n{problems} problem(s), {warnings} warning(s)");
         text
     }

@@ -21,10 +21,13 @@ pub struct World {
     pub labels: BTreeMap<String, String>,
     /// Labels that users set.
     pub user_labels: BTreeMap<String, String>,
-    /// The condition `GPUsHealthy`.
+    /// The node condition `GPUsHealthy`.
     pub condition: Option<Value>,
-    /// The condition `GPUConfigApplied`.
+    /// The node condition `GPUConfigApplied`.
     pub config_condition: Option<Value>,
+    /// The node condition `GPUSetupHealthy`, and how often it was written.
+    pub setup: Option<Value>,
+    pub setup_writes: usize,
     pub events: Vec<Value>,
     /// Pods by name, whatever their namespace.
     pub pods: BTreeMap<String, Value>,
@@ -230,17 +233,29 @@ async fn apply_node(State(api): State<Api>, Query(query): Query<BTreeMap<String,
     body.to_string().into_response()
 }
 
-async fn apply_status(State(api): State<Api>, body: Bytes) -> Response {
+async fn apply_status(State(api): State<Api>, Query(query): Query<BTreeMap<String, String>>, body: Bytes) -> Response {
     if let Some(refused) = api.refused() {
         return refused;
     }
     let body: Value = serde_json::from_slice(&body).unwrap();
-    // By server-side apply: conditions that our field manager leaves out are removed.
+    // By server-side apply: conditions that a field manager leaves out are removed.
     let applied = body["status"]["conditions"].as_array().unwrap();
     let of_type = |kind: &str| applied.iter().find(|condition| condition["type"] == kind).cloned();
+    let setup = of_type("GPUSetupHealthy");
+    let manager = query.get("fieldManager").map(String::as_str);
+    assert_eq!(
+        setup.is_some(),
+        manager != Some("kai-node-agent"),
+        "the condition of the set-up has a manager of its own"
+    );
     api.change(|world| {
-        world.condition = of_type("GPUsHealthy");
-        world.config_condition = of_type("GPUConfigApplied");
+        if setup.is_some() {
+            world.setup = setup;
+            world.setup_writes += 1;
+        } else {
+            world.condition = of_type("GPUsHealthy");
+            world.config_condition = of_type("GPUConfigApplied");
+        }
     });
     body.to_string().into_response()
 }

@@ -153,7 +153,7 @@ impl Driver {
             self.settings.partition.name(),
             now,
         );
-        self.check_shares_and_invariants();
+        self.check_shares_and_invariants(now);
         self.answer_debug_requests();
         let times = CycleTimes {
             apply: applied - start,
@@ -401,8 +401,8 @@ impl Driver {
         }
     }
 
-    /// Updates the metrics of queues and invariants, and writes changed fair shares. Runs once per `CHECK_PERIOD`.
-    fn check_shares_and_invariants(&mut self) {
+    /// Updates the metrics of queues, nodes and invariants, and writes changed fair shares. Runs once per `CHECK_PERIOD`.
+    fn check_shares_and_invariants(&mut self, now: Millis) {
         if self.last_check.is_some_and(|at| at.elapsed() < CHECK_PERIOD) {
             return;
         }
@@ -412,8 +412,9 @@ impl Driver {
             let queue = queues.get(&ObjectKey::new("", name))?;
             queue.own_display_name().map(str::to_owned)
         };
-        self.metrics
-            .check_cluster(&self.engine, display_name, |node| self.mirror.overcommits_gpus(node));
+        self.metrics.check_cluster(&self.engine, now, display_name, |node| {
+            self.mirror.overcommits_gpus(node)
+        });
         let present = |name: &str| {
             let queue = queues.get(&ObjectKey::new("", name))?;
             Some(queue.status().fair_share.clone())
