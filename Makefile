@@ -2,18 +2,33 @@
 
 REGISTRY ?= registry/local/kai-scheduler
 NAME ?= kai
-TAG ?= 0.0.0
+# Version of the program, the image and the chart, for instance 1.2.3. Without it: that of the workspace, and 0.0.0.
+VERSION ?=
+override VERSION := $(VERSION:v%=%)
+TAG ?= $(or $(VERSION),0.0.0)
 IMAGE ?= $(REGISTRY)/$(NAME):$(TAG)
 # amd64, arm64, or both.
 ARCHITECTURES ?= amd64 arm64
 ARCHIVE ?= target/kai-image.tar
 SBOM ?= target/kai.cdx.json
+CHARTS ?= charts
+CHART = $(CHARTS)/kai-scheduler-$(TAG).tgz
+RELEASE ?= target/release-files
+HELM ?= helm
+# Paths of the programs for the release files; `make build` leaves them there.
+PROGRAMS ?= $(foreach each,$(ARCHITECTURES),$(shell deploy/image/program --path $(each)))
+
+ifneq ($(VERSION),)
+# The program takes its version from it.
+export KAI_VERSION := $(VERSION)
+endif
+export HELM
 
 .DEFAULT_GOAL := help
 
 .PHONY: help
 help: ## list the targets
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "%-12s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "%-14s %s\n", $$1, $$2 }'
 
 .PHONY: build
 build: image sbom ## build the program, its image and its bill of materials
@@ -30,6 +45,26 @@ image: ## write the image to target/kai-image.tar, and load it into Docker if it
 .PHONY: sbom
 sbom: ## write the bill of materials (CycloneDX) to target/kai.cdx.json
 	deploy/image/sbom $(SBOM)
+
+.PHONY: chart
+chart: ## pack the chart into ./charts
+	deploy/release/chart $$(deploy/release/version $(TAG)) $(REGISTRY) $(CHARTS)
+
+.PHONY: release-check
+release-check: ## check that VERSION can be released
+	deploy/release/check "$(VERSION)"
+
+.PHONY: release-files
+release-files: ## collect what `make build chart` wrote in target/release-files, with checksums
+	deploy/release/files $$(deploy/release/version $(TAG)) $(RELEASE) $(ARCHIVE) $(SBOM) $(CHART) $(PROGRAMS)
+
+.PHONY: release-notes
+release-notes: ## print the changelog of VERSION
+	@deploy/release/notes $(or $(VERSION),Unreleased)
+
+.PHONY: release-push
+release-push: ## push image and chart to REGISTRY
+	@deploy/release/push $$(deploy/release/version $(TAG)) $(REGISTRY) $(RELEASE)
 
 .PHONY: playground
 playground: ## run a whole cluster in one process
