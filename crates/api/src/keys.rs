@@ -152,6 +152,8 @@ pub const NODE_GPU_MEMORY: &str = "nvidia.com/gpu.memory";
 pub const NODE_GPU_COUNT: &str = "nvidia.com/gpu.count";
 /// Label on nodes: the MIG strategy, which determines the resource names of MIG slices.
 pub const NODE_MIG_STRATEGY: &str = "nvidia.com/mig.strategy";
+/// Label on nodes: the key of the ConfigMap of NVIDIA's device plugin that configures the node.
+pub const NODE_DEVICE_PLUGIN_CONFIG: &str = "nvidia.com/device-plugin.config";
 /// Label on nodes: whether MIG is enabled.
 pub const NODE_MIG_ENABLED: &str = "node-role.kubernetes.io/mig-enabled";
 /// Label on nodes for pods with GPUs, where node scheduling is restricted.

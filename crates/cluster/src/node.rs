@@ -4,8 +4,14 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use futures_core::Stream;
+use futures_util::StreamExt;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
 use kube::api::{GetParams, Patch, PatchParams, PostParams};
-use kube::core::Request;
+use kube::core::{PartialObjectMeta, Request};
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt, watcher as watch};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -116,6 +122,25 @@ impl Client {
         Ok(self.node(node).await?.metadata.labels)
     }
 
+    /// Watches the labels of one node, for ever: the labels at the start and after each change of the node. Failures are retried with
+    /// backoff.
+    pub fn watch_node_labels(&self, node: &str) -> impl Stream<Item = BTreeMap<String, String>> + Send + use<> {
+        let api: Api<PartialObjectMeta<Node>> = Api::all(self.kube.clone());
+        let config = watcher::Config::default().fields(&format!("metadata.name={node}"));
+        let changes = watch(api, config).default_backoff().filter_map(|event| {
+            std::future::ready(match event {
+                Ok(Event::InitApply(node) | Event::Apply(node)) => Some(node.metadata.labels.unwrap_or_default()),
+                // A deleted node comes back when its kubelet registers it again.
+                Ok(Event::Init | Event::InitDone | Event::Delete(_)) => None,
+                Err(error) => {
+                    tracing::warn!(%error, "watching the node's labels failed; trying again");
+                    None
+                }
+            })
+        });
+        changes.boxed()
+    }
+
     /// The handler of a RuntimeClass; `None` if the class does not exist.
     pub async fn runtime_class_handler(&self, name: &str) -> Result<Option<String>, Error> {
         #[derive(Deserialize)]
@@ -134,30 +159,43 @@ impl Client {
         }
     }
 
-    /// Sets one condition of the node; other conditions stay.
-    pub async fn apply_node_condition(&self, node: &str, manager: &str, condition: &Condition) -> Result<(), Error> {
-        let status = match condition.status {
-            ConditionStatus::True => "True",
-            ConditionStatus::False => "False",
-        };
-        let body = json!({
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": { "name": node },
-            "status": { "conditions": [{
+    /// Makes `conditions` all conditions that `manager` owns on the node. Conditions of other field managers stay.
+    pub async fn apply_node_conditions(
+        &self,
+        node: &str,
+        manager: &str,
+        conditions: &[Condition],
+    ) -> Result<(), Error> {
+        let now = whole_seconds(jiff::Timestamp::now());
+        let entry = |condition: &Condition| {
+            let status = match condition.status {
+                ConditionStatus::True => "True",
+                ConditionStatus::False => "False",
+            };
+            json!({
                 "type": condition.kind,
                 "status": status,
                 "reason": condition.reason,
                 "message": condition.message,
                 "lastTransitionTime": whole_seconds(condition.since),
-                "lastHeartbeatTime": whole_seconds(jiff::Timestamp::now()),
-            }] },
+                "lastHeartbeatTime": now,
+            })
+        };
+        let body = json!({
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": { "name": node },
+            "status": { "conditions": conditions.iter().map(entry).collect::<Vec<_>>() },
         });
         let parameters = PatchParams::apply(manager).force();
         let request = of_node(node)
             .and_then(|(requests, name)| requests.patch_subresource("status", &name, &parameters, &Patch::Apply(body)));
-        self.write_only(format!("setting condition {} of node {node}", condition.kind), request)
-            .await
+        let kinds: Vec<&str> = conditions.iter().map(|condition| condition.kind.as_str()).collect();
+        self.write_only(
+            format!("setting condition {} of node {node}", kinds.join(", ")),
+            request,
+        )
+        .await
     }
 
     /// Records an event about the node, where `kubectl describe node` finds it.

@@ -12,7 +12,7 @@ use crate::agent::state::{Input, Snapshot, State};
 use crate::allocator::inject::{Injection, Mode};
 use crate::allocator::offer::Offer;
 use crate::allocator::plan::Policy;
-use crate::allocator::prefer::{PreferenceQuery, SharedPolicy};
+use crate::allocator::prefer::PreferenceQuery;
 use crate::driver_files::prepare;
 use crate::health::{Change, Rules};
 use crate::kubelet::deviceplugin::{ContainerAllocateResponse, Device};
@@ -23,8 +23,6 @@ use crate::labels::Labels;
 pub struct Setup {
     /// MIG and time slicing.
     pub policy: Policy,
-    /// How replicas are spread.
-    pub shared_policy: SharedPolicy,
     /// What makes a GPU unhealthy, and for how long.
     pub rules: Rules,
     /// How GPUs are injected, which decides the content of Allocate responses.
@@ -59,7 +57,7 @@ impl NodeGpus {
     /// A node with any inventory.
     pub fn new(inventory: Inventory, setup: Setup) -> Self {
         let injection = injection(&inventory, setup.mode);
-        let mut state = State::new(setup.policy, setup.shared_policy, setup.rules.clone(), None);
+        let mut state = State::new(setup.policy, setup.rules.clone(), None);
         state.apply(Input::Listed(Box::new(inventory)));
         state.apply(Input::Injection(injection));
         let snapshot = state.snapshot();
@@ -180,6 +178,7 @@ mod tests {
 
     use super::*;
     use crate::allocator::plan::{GPU_RESOURCE, MigStrategy};
+    use crate::allocator::sharing::{Rename, Sharing};
 
     fn node(gpus: &str, setup: Setup) -> NodeGpus {
         NodeGpus::fake(&gpus.parse::<Settings>().unwrap().seeded("node-1"), setup).unwrap()
@@ -187,7 +186,7 @@ mod tests {
 
     fn replicas(count: u32) -> Setup {
         let mut setup = Setup::default();
-        setup.policy.sharing.replicas.insert(GPU_RESOURCE.to_owned(), count);
+        setup.policy.sharing = Sharing::of_gpus(count, Rename::Keep).unwrap();
         setup
     }
 

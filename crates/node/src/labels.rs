@@ -207,12 +207,12 @@ struct Shared {
 }
 
 fn sharing(policy: &Policy, resource: &str) -> Shared {
-    let replicas = policy.sharing.replicas_of(resource);
-    let strategy = if replicas > 1 { "time-slicing" } else { "none" };
+    let shared = policy.sharing.of(resource);
+    let strategy = if shared.is_shared() { "time-slicing" } else { "none" };
     Shared {
-        replicas,
+        replicas: shared.replicas,
         strategy,
-        marked: replicas > 1 && !policy.sharing.rename,
+        marked: shared.is_shared() && shared.rename.is_none(),
     }
 }
 
@@ -250,6 +250,7 @@ mod tests {
     use kai_gpu::fake::{FakeDriver, Settings};
 
     use super::*;
+    use crate::allocator::sharing::{Rename, Sharing};
 
     fn check(settings: &str, policy: &Policy) -> String {
         let settings = settings.parse::<Settings>().unwrap().seeded("node");
@@ -271,17 +272,17 @@ mod tests {
 
     #[test]
     fn partitions_and_sharing() {
-        let mut shared = Policy::default();
-        shared.sharing.replicas.insert(GPU_RESOURCE.to_owned(), 4);
-        let mut renamed = shared.clone();
-        renamed.sharing.rename = true;
+        let four = |rename| Policy {
+            sharing: Sharing::of_gpus(4, rename).unwrap(),
+            ..Policy::default()
+        };
         let mig = |mig| Policy {
             mig,
             ..Policy::default()
         };
         let cases = [
-            ("four replicas", "t4:2", shared),
-            ("renamed", "t4:2", renamed),
+            ("four replicas", "t4:2", four(Rename::Keep)),
+            ("renamed", "t4:2", four(Rename::WithSuffix)),
             ("mixed", "a100-40:1/1g.5gb*2/3g.20gb,a100-40", mig(MigStrategy::Mixed)),
             ("single", "a100-40:2/1g.5gb*7", mig(MigStrategy::Single)),
             ("single, unfit", "a100-40:1/1g.5gb,a100-40", mig(MigStrategy::Single)),

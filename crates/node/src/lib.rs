@@ -3,6 +3,7 @@
 //! * [`allocator`] offers the GPUs to the kubelet and answers its calls (device plugin API);
 //! * [`driver_files`] finds the driver's files and injects them into containers, by CDI or by mounts;
 //! * [`share_devices`] injects GPU shares into containers;
+//! * [`plugin_config`] reads the node's configuration from a ConfigMap of NVIDIA's device plugin;
 //! * [`labels`] decides the node's labels, [`health`] which GPUs may be allocated, [`metrics`] serves measurements;
 //! * [`reservation_annotator`] annotates reservation pods with the GPU that they hold;
 //! * [`in_process`] offers these decisions as plain calls, for simulated kubelets;
@@ -22,6 +23,7 @@ pub mod in_process;
 pub mod kubelet;
 pub mod labels;
 pub mod metrics;
+pub mod plugin_config;
 pub mod podresources;
 pub mod reservation;
 pub mod reservation_annotator;

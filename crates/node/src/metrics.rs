@@ -237,14 +237,13 @@ mod tests {
     use super::*;
     use crate::agent::state::{Input, State};
     use crate::allocator::plan::Policy;
-    use crate::allocator::prefer::SharedPolicy;
     use crate::health::Rules;
 
     #[test]
     fn gauges_have_the_names_that_dashboards_know() {
         let settings = kai_gpu::fake::Settings::of("orin-agx", 1).seeded("n1");
         let driver = kai_gpu::fake::FakeDriver::new(&settings).unwrap();
-        let mut state = State::new(Policy::default(), SharedPolicy::default(), Rules::default(), None);
+        let mut state = State::new(Policy::default(), Rules::default(), None);
         state.apply(Input::Listed(Box::new(driver.devices().unwrap())));
         let snapshot = state.snapshot();
         let allocations = [DeviceAllocation {

@@ -1,11 +1,15 @@
 //! Reads YAML files that users write. An error is one line with the problem and the position: the author of a file knows neither the
 //! parser's options nor its types.
 
+mod suggestion;
+
 use std::borrow::Cow;
 
 use serde::de::DeserializeOwned;
 use serde_saphyr::budget::BudgetBreach;
 use serde_saphyr::{Error, MessageFormatter, UserMessageFormatter};
+
+pub use suggestion::{nearest, suggestion};
 
 /// The longest excerpt of a file in a message.
 const EXCERPT_CHARS_MAX: usize = 160;

@@ -19,6 +19,15 @@ pub(crate) struct GpuShare {
     pub(crate) memory_limit: Option<String>,
 }
 
+/// The variables that KAI's binder writes into the ConfigMaps of a pod.
+const KAI_VARIABLES: [&str; 5] = [
+    keys::ENV_VISIBLE_DEVICES,
+    keys::ENV_GPU_PORTION,
+    keys::ENV_GPU_PORTION_LEGACY,
+    keys::ENV_CUDA_MEMORY_LIMIT,
+    keys::ENV_VISIBLE_DEVICES_LEGACY,
+];
+
 /// Name and data of a ConfigMap.
 pub(crate) type NamedData = (String, BTreeMap<String, String>);
 
@@ -60,14 +69,26 @@ pub(crate) fn manifest(pod: &Value, name: &str, data: &BTreeMap<String, String>)
     })
 }
 
-/// Whether a binder made the ConfigMap for this pod: it has the marker label, and the pod is its owner.
+/// Whether a binder made the ConfigMap for this pod: the pod is its owner, and it has the marker label or KAI's content.
 pub(crate) fn is_made_for(config_map: &Value, pod: &Value) -> bool {
     let owners = config_map["metadata"]["ownerReferences"].as_array();
     let owned = owners
         .into_iter()
         .flatten()
         .any(|owner| owner["kind"] == "Pod" && owner["uid"] == pod["metadata"]["uid"]);
-    owned && config_map["metadata"]["labels"][keys::SHARED_GPU_MARKER] == "true"
+    owned && (config_map["metadata"]["labels"][keys::SHARED_GPU_MARKER] == "true" || is_made_by_kai(config_map))
+}
+
+/// Whether the content of the ConfigMap is that of KAI's binder, which sets no label: no other owner, and only the variables of a GPU share.
+/// KAI writes ConfigMaps before it binds the pod; a bind that it did not complete leaves them.
+fn is_made_by_kai(config_map: &Value) -> bool {
+    let is_empty = |field: &str| config_map[field].as_object().is_none_or(serde_json::Map::is_empty);
+    let owners = config_map["metadata"]["ownerReferences"].as_array().map_or(0, Vec::len);
+    let mut names = config_map["data"]
+        .as_object()
+        .into_iter()
+        .flat_map(serde_json::Map::keys);
+    owners == 1 && is_empty("binaryData") && names.all(|name| KAI_VARIABLES.contains(&name.as_str()))
 }
 
 /// Whether the found ConfigMap has exactly the wanted data, owner and label.
@@ -191,12 +212,32 @@ mod tests {
             |map: &mut Value| map["metadata"]["ownerReferences"] = json!([]),
             |map: &mut Value| map["metadata"]["ownerReferences"][0]["uid"] = json!("2"),
             |map: &mut Value| map["metadata"]["ownerReferences"][0]["kind"] = json!("Job"),
-            |map: &mut Value| map["metadata"]["labels"] = json!({}),
-            |map: &mut Value| map["metadata"]["labels"] = json!({ "kai.scheduler/shared-gpu": "false" }),
+            |map: &mut Value| map["data"]["LD_PRELOAD"] = json!("x"),
+            |map: &mut Value| map["binaryData"] = json!({ "a": "" }),
+            |map: &mut Value| {
+                map["metadata"]["ownerReferences"]
+                    .as_array_mut()
+                    .unwrap()
+                    .push(json!({ "uid": "2" }));
+            },
         ] {
             let mut other = ours.clone();
+            other["metadata"]["labels"] = json!({});
             change(&mut other);
             assert!(!is_made_for(&other, &pod), "{other}");
         }
+    }
+
+    #[test]
+    fn what_kai_made_for_the_pod_is_replaced() {
+        let pod = pod(json!({ "runai/shared-gpu-configmap": "a" }));
+        let [(name, data), _] = config_maps(&pod, &share()).unwrap();
+        let ours = manifest(&pod, &name, &data);
+        let mut kais = ours.clone();
+        kais["metadata"]["labels"].take();
+        kais["immutable"].take();
+        assert!(is_made_for(&kais, &pod) && !has_same_content(&kais, &ours));
+        kais["data"].take();
+        assert!(is_made_for(&kais, &pod), "KAI leaves the second ConfigMap empty");
     }
 }

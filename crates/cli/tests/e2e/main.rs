@@ -10,6 +10,7 @@ mod harness;
 mod installation;
 mod leaders;
 mod lifecycle;
+mod migration;
 mod nodes;
 mod queues;
 mod rights;

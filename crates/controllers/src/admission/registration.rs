@@ -102,7 +102,11 @@ pub(crate) async fn apply_webhooks(
             {
                 fields["metadata"]["resourceVersion"] = version.into();
             }
-            match apply(client, resource, name, fields).await {
+            let written = match present.as_ref().is_some_and(is_of_another_program) {
+                true => take_over(client, resource, name, fields).await,
+                false => apply(client, resource, name, fields).await,
+            };
+            match written {
                 Ok(()) => break,
                 Err(error) if error.is_conflict() && attempt < CONFLICTS_MAX => {}
                 Err(error) => return Err(error),
@@ -140,6 +144,39 @@ async fn apply(client: &Client, resource: &Resource, name: &str, fields: Value) 
         .patch(target(resource, name), Part::Object, patch)
         .await
         .map(|_| ())
+}
+
+/// Whether another program made the configuration, and it has not been taken over yet. KAI's operator uses the same names, and its Config
+/// owns the configuration: left so, the configuration would stay after an uninstallation.
+fn is_of_another_program(present: &Value) -> bool {
+    let list = |path| super::unstructured::list(present, path).iter();
+    let text = |value, path| super::unstructured::text(value, path).unwrap_or_default();
+    let mut managers = list("/metadata/managedFields");
+    let mut owners = list("/metadata/ownerReferences");
+    !managers.any(|entry| text(entry, "/manager") == FIELD_MANAGER)
+        || owners.any(|owner| text(owner, "/apiVersion").starts_with("kai.scheduler/"))
+}
+
+/// Replaces the webhooks and owners of a configuration in one write, and applies it. Server-side apply alone would keep the fields that the
+/// other program set and ours does not: selectors, conditions, a second server.
+async fn take_over(
+    client: &Client,
+    resource: &Resource,
+    name: &str,
+    mut fields: Value,
+) -> Result<(), kai_cluster::Error> {
+    let replaced = json!({
+        "metadata": {
+            "resourceVersion": fields["metadata"]["resourceVersion"],
+            "ownerReferences": fields["metadata"]["ownerReferences"],
+        },
+        "webhooks": fields["webhooks"],
+    });
+    let target = target(resource, name);
+    let written = client.patch(target, Part::Object, Patch::Merge(replaced)).await?;
+    tracing::info!("{} {name} is taken over from another program", resource.kind);
+    fields["metadata"]["resourceVersion"] = written["metadata"]["resourceVersion"].clone();
+    apply(client, resource, name, fields).await
 }
 
 /// Whether objects are registered, and their owner.

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use kai_gpu::fake::Settings;
-use kai_node::allocator::plan::{GPU_RESOURCE, MigStrategy};
+use kai_node::allocator::plan::MigStrategy;
+use kai_node::allocator::sharing::{Rename, Sharing};
 use kai_node::in_process::{NodeGpus, Setup};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -144,7 +145,8 @@ impl NodeTemplate {
             ));
         }
         if let Some(replicas) = self.replicas {
-            setup.policy.sharing.replicas.insert(GPU_RESOURCE.into(), replicas);
+            setup.policy.sharing = Sharing::of_gpus(replicas, Rename::Keep)
+                .map_err(|invalid| format!("node {:?}: replicas: {}", self.name, invalid.problem()))?;
         }
         let gpus = NodeGpus::fake(&settings.seeded(name), setup).map_err(|error| refuse(format!("{error}")))?;
         Ok(Some(gpus))

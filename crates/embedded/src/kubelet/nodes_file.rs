@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use kai_node::allocator::sharing::REPLICAS_MAX;
 use serde_json::Value;
 
 use super::node_template::{NodeTemplate, NodesFile};
@@ -26,7 +27,7 @@ pub(super) fn check_numbers(file: &Value) -> Result<(), String> {
         for (field, most) in [
             ("count", NODES_MAX),
             ("pods", u64::from(u32::MAX)),
-            ("replicas", 10_000),
+            ("replicas", u64::from(REPLICAS_MAX)),
         ] {
             let value = &node[field];
             let whole = value.as_u64().is_some_and(|number| (1..=most).contains(&number));

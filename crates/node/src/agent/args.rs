@@ -1,6 +1,6 @@
 //! The agent's options (`Args`) and their meaning (`Settings`). Opens nothing; of the machine it checks only whether the host root exists.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,13 +11,15 @@ use kai_gpu::{DriverChoice, OpenOptions, Roots};
 
 use crate::Error;
 use crate::allocator::inject::Mode;
-use crate::allocator::plan::{GPU_RESOURCE, MigStrategy, Policy, Sharing};
+use crate::allocator::plan::{GPU_RESOURCE, MigStrategy, Policy};
 use crate::allocator::prefer::SharedPolicy;
 use crate::allocator::register::{PLUGIN_DIR, RetryPolicy};
+use crate::allocator::sharing::{Rename, Sharing};
 use crate::driver_files::collect::Search;
 use crate::driver_files::csv::CSV_DIR;
 use crate::driver_files::store::CDI_DIR;
 use crate::health::{IGNORED_XIDS, Rules, STICKY_XIDS};
+use crate::plugin_config::{ConfigSource, FallbackStrategy};
 use crate::share_devices::offer::{SHARE_DEVICES_DEFAULT, SHARE_DEVICES_MAX};
 
 /// Where this process finds the host's files and its driver. Shared by the agent, `kai doctor` and the reservation process.
@@ -186,6 +188,20 @@ pub struct Args {
     /// How MIG devices are offered.
     #[arg(long, value_enum, default_value_t)]
     pub mig_strategy: MigStrategy,
+    /// Directory of configuration files in the format of NVIDIA's device plugin: a mounted ConfigMap. The node's label
+    /// nvidia.com/device-plugin.config names the file. Changes take effect at once.
+    #[arg(long)]
+    pub config_dir: Option<PathBuf>,
+    /// `<namespace>/<name>` of the ConfigMap that is mounted at --config-dir, for messages.
+    #[arg(long, requires = "config_dir")]
+    pub config_map: Option<String>,
+    /// The file for nodes without the label.
+    #[arg(long, requires = "config_dir")]
+    pub default_config: Option<String>,
+    /// What to try without label and default, in this order, separated by commas: named (the file `default`), single (the only file), empty
+    /// (no file).
+    #[arg(long, default_value = "named,single")]
+    pub fallback_strategies: String,
     /// Time slicing: `<n>` for nvidia.com/gpu, or `<resource>=<n>`. May be given more than once.
     #[arg(long)]
     pub replicas: Vec<String>,
@@ -242,10 +258,10 @@ pub struct Settings {
     pub cdi_dir: PathBuf,
     /// Where state is kept.
     pub state_dir: PathBuf,
-    /// What is offered.
+    /// What is offered, by the flags.
     pub policy: Policy,
-    /// How shared devices are spread.
-    pub shared_policy: SharedPolicy,
+    /// The files that configure the node beside the flags.
+    pub config: Option<ConfigSource>,
     /// What makes a GPU unhealthy, and for how long.
     pub rules: Rules,
     /// Where driver files are searched.
@@ -324,14 +340,11 @@ impl Args {
             state_dir: self.state_dir.clone(),
             policy: Policy {
                 mig: self.mig_strategy,
-                sharing: Sharing {
-                    replicas: replicas(&self.replicas)?,
-                    rename: self.rename_shared,
-                    one_per_container: self.one_replica_per_container,
-                },
+                sharing: sharing(self)?,
+                shared_policy: self.shared_policy,
                 share_devices: self.share_devices(),
             },
-            shared_policy: self.shared_policy,
+            config: self.config_source()?,
             rules: Rules {
                 ignored_xids: self.ignored_xids.iter().copied().collect::<BTreeSet<u64>>(),
                 sticky_xids: self.sticky_xids.iter().copied().collect::<BTreeSet<u64>>(),
@@ -351,6 +364,24 @@ impl Args {
 }
 
 impl Args {
+    fn config_source(&self) -> Result<Option<ConfigSource>, Error> {
+        let words = self.fallback_strategies.split(',').map(str::trim);
+        let fallback = words
+            .filter(|word| !word.is_empty())
+            .map(str::parse)
+            .collect::<Result<Vec<FallbackStrategy>, String>>()
+            .map_err(|problem| Error::Option {
+                option: "--fallback-strategies",
+                problem,
+            })?;
+        Ok(self.config_dir.clone().map(|directory| ConfigSource {
+            directory,
+            config_map: self.config_map.clone(),
+            default: self.default_config.clone(),
+            fallback,
+        }))
+    }
+
     /// Share devices need CDI specs and the cluster's reservation pods; without either the node has none.
     fn share_devices(&self) -> u32 {
         match self.mode {
@@ -360,27 +391,29 @@ impl Args {
     }
 }
 
-/// Upper bound on replicas of one device: the kubelet keeps every id in memory and in its checkpoint.
-const REPLICAS_MAX: u32 = 1000;
-
-fn replicas(texts: &[String]) -> Result<BTreeMap<String, u32>, Error> {
-    let mut replicas = BTreeMap::new();
-    for text in texts {
+/// Time slicing by flags.
+fn sharing(args: &Args) -> Result<Sharing, Error> {
+    let rename = if args.rename_shared {
+        Rename::WithSuffix
+    } else {
+        Rename::Keep
+    };
+    let mut sharing = Sharing::default();
+    sharing.one_per_container = args.one_replica_per_container;
+    for text in &args.replicas {
         let (resource, count) = text.split_once('=').unwrap_or((GPU_RESOURCE, text));
-        let count = count
+        let fail = |problem: &str| Error::Option {
+            option: "--replicas",
+            problem: format!("{text:?}: {problem}"),
+        };
+        let replicas = count
             .parse()
-            .ok()
-            .filter(|count| (1..=REPLICAS_MAX).contains(count))
-            .ok_or_else(|| {
-                let problem = format!("{text:?} is not <n> or <resource>=<n> with n from 1 to {REPLICAS_MAX}");
-                Error::Option {
-                    option: "--replicas",
-                    problem,
-                }
-            })?;
-        replicas.insert(resource.to_owned(), count);
+            .map_err(|_| fail("write <n> or <resource>=<n>, where n is a number"))?;
+        sharing
+            .add(resource, replicas, rename)
+            .map_err(|invalid| fail(invalid.problem()))?;
     }
-    Ok(replicas)
+    Ok(sharing)
 }
 
 pub(crate) fn host_name() -> Option<String> {
@@ -454,13 +487,38 @@ mod tests {
     #[test]
     fn replicas_are_per_resource() {
         let settings = parse("--replicas 4 --replicas nvidia.com/mig-1g.5gb=2 --rename-shared").unwrap();
-        assert_eq!(settings.policy.sharing.replicas_of(GPU_RESOURCE), 4);
-        assert_eq!(settings.policy.sharing.replicas_of("nvidia.com/mig-1g.5gb"), 2);
-        assert!(settings.policy.sharing.rename);
-        for bad in ["x", "0", "nvidia.com/gpu=", "100000"] {
+        let sharing = &settings.policy.sharing;
+        assert_eq!(sharing.of(GPU_RESOURCE).replicas, 4);
+        let mig = sharing.of("nvidia.com/mig-1g.5gb");
+        assert_eq!(
+            (mig.replicas, mig.rename.as_deref()),
+            (2, Some("nvidia.com/mig-1g.5gb.shared"))
+        );
+        for bad in ["x", "0", "nvidia.com/gpu=", "100000", "nvidia.com/gpus=2"] {
             let error = parse(&format!("--replicas {bad}")).unwrap_err().to_string();
             assert!(error.contains("--replicas"), "{error}");
         }
+    }
+
+    #[test]
+    fn files_are_chosen_by_the_named_strategies() {
+        use FallbackStrategy::{Empty, Named, Single};
+        let source = |line: &str| parse(line).unwrap().config;
+        assert_eq!(source(""), None);
+        assert_eq!(source("--config-dir /c").unwrap().fallback, [Named, Single]);
+        assert_eq!(source("--config-dir /c --fallback-strategies=").unwrap().fallback, []);
+        let all = source("--config-dir /c --fallback-strategies empty,named --default-config a --config-map ns/gpus")
+            .unwrap();
+        assert_eq!(
+            (all.fallback.as_slice(), all.default.as_deref()),
+            (&[Empty, Named][..], Some("a"))
+        );
+        assert_eq!(all.name(), "ConfigMap ns/gpus");
+        let error = parse("--fallback-strategies named,first").unwrap_err().to_string();
+        assert!(
+            error.contains("--fallback-strategies") && error.contains("\"first\""),
+            "{error}"
+        );
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::allocator::offer::Offer;
 use crate::driver_files::prepare::InjectionPlan;
 use crate::driver_files::{driver_volume, store};
 use crate::health;
+use crate::plugin_config::{ConfigStatus, load};
 
 /// Describes what the agent would do on this machine.
 pub fn dry_run(args: &Args) -> Result<String, Error> {
@@ -36,15 +37,15 @@ pub fn dry_run(args: &Args) -> Result<String, Error> {
         .map(|device| (device.uuid.clone(), probe(&device.uuid)))
         .collect();
     let plan = super::injector(&settings).plan(&inventory);
-    let mut state = State::new(
-        settings.policy.clone(),
-        settings.shared_policy,
-        settings.rules.clone(),
-        None,
-    );
+    let mut state = State::new(settings.policy.clone(), settings.rules.clone(), None);
+    if let Some(source) = &settings.config {
+        // Without a cluster the label is unknown: the default applies.
+        state.apply(Input::Config(load(source, None, &settings.policy)));
+    }
     state.apply(Input::Listed(Box::new(inventory)));
     state.apply(Input::Probed(answers));
     let snapshot = state.snapshot();
+    add_config(&mut text, &snapshot);
     add_labels(&mut text, &settings, &snapshot);
     add_devices(&mut text, &snapshot, &plan);
     add_injection(&mut text, &settings, &plan);
@@ -54,6 +55,25 @@ pub fn dry_run(args: &Args) -> Result<String, Error> {
 fn line(text: &mut String, words: &str) {
     text.push_str(words);
     text.push('\n');
+}
+
+fn add_config(text: &mut String, snapshot: &Snapshot) {
+    let in_effect = &snapshot.policy_summary;
+    match &snapshot.config {
+        ConfigStatus::FlagsOnly | ConfigStatus::Pending => {}
+        ConfigStatus::Applied(applied) => {
+            line(text, &format!("\nconfiguration of {}:\n  {in_effect}", applied.source));
+            for warning in &applied.warnings {
+                line(text, &format!("  warning: {warning}"));
+            }
+        }
+        ConfigStatus::Rejected { problem } => {
+            line(
+                text,
+                &format!("\nconfiguration:\n  problem: {problem}\n  kept: {in_effect}"),
+            );
+        }
+    }
 }
 
 fn add_labels(text: &mut String, settings: &Settings, snapshot: &Snapshot) {

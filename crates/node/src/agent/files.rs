@@ -1,5 +1,5 @@
-//! The agent's access to the file system: watches a directory for changes, and keeps the last inventory and the UUID of a Tegra's
-//! integrated GPU on disk.
+//! The agent's access to the file system: watches a directory for changes, and keeps the last inventory, the last configuration and the
+//! UUID of a Tegra's integrated GPU on disk.
 
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,7 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::driver_files::store;
+use crate::plugin_config::AppliedConfig;
 
 /// Watches a directory for files that are created or removed. The watch ends when the returned guard is dropped. If the system refuses the
 /// watch, the receiver never changes and callers rely on polling.
@@ -47,17 +48,58 @@ impl LastInventory {
 
     /// Stores the inventory for the next start.
     pub fn save(&self, inventory: &Inventory) -> Result<(), Error> {
-        let bytes = serde_json::to_vec(inventory).expect("an inventory is JSON");
-        if std::fs::read(&self.path).is_ok_and(|current| current == bytes) {
-            return Ok(());
-        }
-        let directory = self.path.parent().unwrap_or(Path::new("/"));
-        let saved = std::fs::create_dir_all(directory).and_then(|()| store::replace(&self.path, &bytes));
-        saved.map_err(|source| Error::State {
-            path: self.path.clone(),
-            source,
-        })
+        save(
+            &self.path,
+            &serde_json::to_vec(inventory).expect("an inventory is JSON"),
+        )
     }
+}
+
+/// The last configuration that the node used, on disk. After a restart the agent offers the same resources before the API server has
+/// answered, and also if the file got a typo meanwhile.
+#[derive(Debug, Clone)]
+pub struct LastConfig {
+    path: PathBuf,
+}
+
+impl LastConfig {
+    /// Stored in `state_dir`.
+    pub fn new(state_dir: &Path) -> Self {
+        Self {
+            path: state_dir.join("config.json"),
+        }
+    }
+
+    /// The stored configuration. An unreadable file gives none: the agent waits until it knows the configuration.
+    pub fn load(&self) -> Option<AppliedConfig> {
+        serde_json::from_slice(&std::fs::read(&self.path).ok()?).ok()
+    }
+
+    /// Stores the configuration for the next start.
+    pub fn save(&self, config: &AppliedConfig) -> Result<(), Error> {
+        save(
+            &self.path,
+            &serde_json::to_vec(config).expect("a configuration is JSON"),
+        )
+    }
+
+    /// Forgets the configuration: the node is no longer configured by files.
+    pub fn remove(&self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Replaces a file of the state directory, unless it has this content.
+fn save(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    if std::fs::read(path).is_ok_and(|current| current == bytes) {
+        return Ok(());
+    }
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    let saved = std::fs::create_dir_all(directory).and_then(|()| store::replace(path, bytes));
+    saved.map_err(|source| Error::State {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// The UUID under which the integrated GPU of a Tegra was first offered, on disk. NVML may later report another UUID or none (another
@@ -103,12 +145,6 @@ impl IntegratedGpuIdentity {
             board: self.board.clone(),
             uuid: device.uuid.clone(),
         };
-        let bytes = serde_json::to_vec(&saved).expect("two strings are JSON");
-        let directory = self.path.parent().unwrap_or(Path::new("/"));
-        let saved = std::fs::create_dir_all(directory).and_then(|()| store::replace(&self.path, &bytes));
-        saved.map_err(|source| Error::State {
-            path: self.path.clone(),
-            source,
-        })
+        save(&self.path, &serde_json::to_vec(&saved).expect("two strings are JSON"))
     }
 }

@@ -2,6 +2,7 @@
 //! tries again without disturbing the others.
 
 pub mod args;
+pub mod config;
 pub mod driver_files;
 mod dry_run;
 pub mod files;
@@ -29,9 +30,11 @@ use crate::allocator::register::{PluginContext, remove_leftovers};
 use crate::driver_files::prepare::DriverFileInjector;
 use crate::driver_files::store::CdiDir;
 use crate::metrics::{self, Sources};
+use crate::plugin_config::ConfigStatus;
 use crate::reservation_annotator::{self, AllocationHints, AnnotatorConfig};
 use crate::share_devices::{self, ShareDevicePreparer};
-use files::{IntegratedGpuIdentity, LastInventory};
+use config::{ConfigLabel, ConfigReader};
+use files::{IntegratedGpuIdentity, LastConfig, LastInventory};
 use setup_condition::{SetupCheck, SetupPace};
 use state::{Input, Snapshot, State};
 
@@ -73,12 +76,15 @@ pub fn run(args: Args) -> Result<(), Error> {
 /// Runs the agent with any driver until `stop` becomes true.
 pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Receiver<bool>) {
     let last = LastInventory::new(&settings.state_dir);
-    let state = State::new(
-        settings.policy.clone(),
-        settings.shared_policy,
-        settings.rules.clone(),
-        last.load(),
-    );
+    let last_config = LastConfig::new(&settings.state_dir);
+    let mut state = State::new(settings.policy.clone(), settings.rules.clone(), last.load());
+    match &settings.config {
+        Some(source) => {
+            tracing::info!(source = source.name(), "files configure this node");
+            state = state.await_config(last_config.load());
+        }
+        None => last_config.remove(),
+    }
     let (snapshots, seen) = watch::channel(Arc::new(state.snapshot()));
     let (inputs, received) = mpsc::channel(INPUTS_QUEUED_MAX);
     let (events, told) = mpsc::channel(EVENTS_QUEUED_MAX);
@@ -118,8 +124,21 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
         settings.pod_resources_socket.clone(),
         pace,
         seen.clone(),
-        inputs,
+        inputs.clone(),
     ));
+    let (label_sender, label) = watch::channel(match settings.access {
+        Some(_) => ConfigLabel::Unknown,
+        None => ConfigLabel::Known(None),
+    });
+    if let Some(source) = settings.config.clone() {
+        let reader = ConfigReader {
+            source,
+            flags: settings.policy.clone(),
+            last: last_config,
+            refresh: settings.pace.refresh,
+        };
+        tasks.spawn(reader.run(label, inputs));
+    }
     if settings.policy.share_devices > 0 {
         let (share_devices, pace) = (share_devices.clone(), settings.pace.refresh);
         tasks.spawn(async move { share_devices.run_cleanup(pace).await });
@@ -128,6 +147,7 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
         settings.clone(),
         share_devices,
         hints_sender,
+        label_sender,
         seen.clone(),
         told,
     ));
@@ -237,7 +257,43 @@ async fn run_state(
             }
             let _ = events.try_send(report::event(&change, &snapshots.borrow().inventory));
         }
-        snapshots.send_replace(Arc::new(state.snapshot()));
+        let (before, after) = (snapshots.borrow().clone(), Arc::new(state.snapshot()));
+        log_changes(&before, &after);
+        if let Some(event) = report::config_event(&before, &after) {
+            let _ = events.try_send(event);
+        }
+        snapshots.send_replace(after);
+    }
+}
+
+/// Logs a new configuration, and new reasons why something is not offered.
+fn log_changes(before: &Snapshot, after: &Snapshot) {
+    if before.config != after.config {
+        match &after.config {
+            ConfigStatus::FlagsOnly | ConfigStatus::Pending => {}
+            ConfigStatus::Applied(applied) => {
+                tracing::info!(
+                    source = applied.source,
+                    policy = after.policy_summary,
+                    "configured the node"
+                );
+                for warning in &applied.warnings {
+                    tracing::warn!(
+                        source = applied.source,
+                        warning,
+                        "a field of the configuration has no effect"
+                    );
+                }
+            }
+            ConfigStatus::Rejected { problem } => {
+                tracing::warn!(problem, kept = after.policy_summary, "did not use a configuration");
+            }
+        }
+    }
+    if before.notes != after.notes {
+        for note in &after.notes {
+            tracing::warn!(note, "a resource is not offered as configured");
+        }
     }
 }
 
@@ -246,6 +302,7 @@ async fn run_with_cluster(
     settings: Settings,
     share_devices: Arc<ShareDevicePreparer>,
     hints: watch::Sender<AllocationHints>,
+    label: watch::Sender<ConfigLabel>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     events: mpsc::Receiver<kai_cluster::NodeEvent>,
 ) {
@@ -260,7 +317,7 @@ async fn run_with_cluster(
         tokio::time::sleep(settings.pace.retry).await;
     };
     share_devices.set_client(client.clone());
-    let config = AnnotatorConfig {
+    let annotator = AnnotatorConfig {
         namespace: settings.reservation_namespace.clone(),
         node: settings.node.clone(),
         pod_resources: settings.pod_resources_socket.clone(),
@@ -280,7 +337,17 @@ async fn run_with_cluster(
         SetupPace::default(),
         snapshots,
     );
-    tokio::join!(report, setup, reservation_annotator::run(client, config, hints));
+    let watch_label = async {
+        if settings.config.is_some() {
+            config::watch_label(client.clone(), settings.node.clone(), settings.pace.retry, label).await;
+        }
+    };
+    tokio::join!(
+        report,
+        setup,
+        watch_label,
+        reservation_annotator::run(client.clone(), annotator, hints)
+    );
 }
 
 /// Saves the inventory for the next start whenever the driver's list changes.

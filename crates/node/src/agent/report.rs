@@ -1,7 +1,7 @@
 //! Writes the node's labels, its GPU condition and its events to the API server. The content is decided by pure functions; a write that
 //! fails is tried again and delays no other part of the agent.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 use super::state::Snapshot;
 use crate::health::Change;
 use crate::labels::Labels;
+use crate::plugin_config::ConfigStatus;
 
 /// Field manager of the labels and the condition (server-side apply).
 pub const FIELD_MANAGER: &str = "kai-node-agent";
@@ -19,16 +20,87 @@ pub const FIELD_MANAGER: &str = "kai-node-agent";
 /// The node condition that says whether all GPUs can be used.
 pub const CONDITION: &str = "GPUsHealthy";
 
+/// The node condition that says whether the node's configuration file is used.
+pub const CONFIG_CONDITION: &str = "GPUConfigApplied";
+
 /// Events that wait for the API server. Beyond, the oldest are dropped: the condition has the current state.
 const EVENTS_QUEUED_MAX: usize = 32;
+
+/// Longest message of an event that the API server accepts, with room for the note that it was cut.
+const EVENT_CHARS_MAX: usize = 1000;
 
 /// How many unhealthy GPUs the condition's message lists; further ones are only counted.
 const GPUS_LISTED_MAX: usize = 8;
 
+/// How many fields without effect the condition's message lists; further ones are only counted.
+const WARNINGS_LISTED_MAX: usize = 8;
+
+/// Status, reason and message of a condition.
+pub type ConditionText = (ConditionStatus, String, String);
+
+/// The conditions of the node by their type.
+pub fn conditions(snapshot: &Snapshot) -> BTreeMap<&'static str, ConditionText> {
+    let all = [
+        (CONDITION, condition(snapshot)),
+        (CONFIG_CONDITION, config_condition(snapshot)),
+    ];
+    all.into_iter().filter_map(|(kind, text)| Some((kind, text?))).collect()
+}
+
+/// Whether there are GPUs to report about: on a node without GPUs the agent writes no condition.
+fn has_gpus(snapshot: &Snapshot) -> bool {
+    snapshot.confirmed && !snapshot.inventory.devices.is_empty()
+}
+
+/// The condition of the configuration. `None` on nodes without GPUs or without configuration files.
+fn config_condition(snapshot: &Snapshot) -> Option<ConditionText> {
+    if !has_gpus(snapshot) {
+        return None;
+    }
+    let in_effect = &snapshot.policy_summary;
+    match &snapshot.config {
+        ConfigStatus::FlagsOnly | ConfigStatus::Pending => None,
+        ConfigStatus::Applied(applied) => {
+            let mut message = format!("{}: {in_effect}", applied.source);
+            for warning in applied.warnings.iter().take(WARNINGS_LISTED_MAX) {
+                message.push_str(&format!("; {warning}"));
+            }
+            if applied.warnings.len() > WARNINGS_LISTED_MAX {
+                message.push_str(&format!("; and {} more", applied.warnings.len() - WARNINGS_LISTED_MAX));
+            }
+            Some((ConditionStatus::True, "ConfigApplied".to_owned(), message))
+        }
+        ConfigStatus::Rejected { problem } => {
+            let message = format!("{problem}. Meanwhile the node has: {in_effect}");
+            Some((ConditionStatus::False, "ConfigRejected".to_owned(), message))
+        }
+    }
+}
+
+/// The Kubernetes event for a change of the configuration between two snapshots: a problem, or settings that took effect.
+pub fn config_event(before: &Snapshot, after: &Snapshot) -> Option<NodeEvent> {
+    let (status, reason, message) = config_condition(after)?;
+    let told = has_gpus(before) && before.config == after.config;
+    // After a restart of the agent the configuration is the last run's: that is no news.
+    let is_news = before.config != after.config || status == ConditionStatus::False;
+    if told || !is_news {
+        return None;
+    }
+    let severity = match status {
+        ConditionStatus::True => Severity::Normal,
+        ConditionStatus::False => Severity::Warning,
+    };
+    Some(NodeEvent {
+        severity,
+        reason: format!("GPU{reason}"),
+        message: kai_yaml::shortened(&message, EVENT_CHARS_MAX),
+    })
+}
+
 /// The condition's status, reason and message. `None` on a node without GPUs, and until the driver has answered.
-pub fn condition(snapshot: &Snapshot) -> Option<(ConditionStatus, String, String)> {
+pub fn condition(snapshot: &Snapshot) -> Option<ConditionText> {
     let total = snapshot.inventory.devices.len();
-    if total == 0 || !snapshot.confirmed {
+    if !has_gpus(snapshot) {
         return None;
     }
     if let Some(problem) = &snapshot.driver_problem {
@@ -114,8 +186,9 @@ pub async fn run(
 #[derive(Default)]
 struct Reported {
     labels: Option<Labels>,
-    condition: Option<(ConditionStatus, String, String)>,
-    since: Option<jiff::Timestamp>,
+    conditions: BTreeMap<&'static str, ConditionText>,
+    /// When the status of a condition last changed.
+    since: BTreeMap<&'static str, jiff::Timestamp>,
 }
 
 impl Reported {
@@ -142,23 +215,28 @@ impl Reported {
             tracing::info!(count = labels.len(), "labelled the node");
             self.labels = Some(labels.clone());
         }
-        if let Some(wanted) = condition(snapshot).filter(|wanted| self.condition.as_ref() != Some(wanted)) {
-            let before = self.condition.as_ref().map(|(status, _, _)| *status);
-            let since = match self.since {
-                Some(since) if before == Some(wanted.0) => since,
-                Some(_) | None => jiff::Timestamp::now(),
-            };
-            let (status, reason, message) = wanted.clone();
-            let condition = Condition {
-                kind: CONDITION.to_owned(),
-                status,
-                reason,
-                message,
-                since,
-            };
-            client.apply_node_condition(node, FIELD_MANAGER, &condition).await?;
-            self.since = Some(since);
-            self.condition = Some(wanted);
+        let wanted = conditions(snapshot);
+        if !wanted.is_empty() && wanted != self.conditions {
+            let now = jiff::Timestamp::now();
+            let mut since = self.since.clone();
+            for (kind, (status, _, _)) in &wanted {
+                let same = self.conditions.get(kind).is_some_and(|(before, _, _)| before == status);
+                if !same {
+                    since.insert(kind, now);
+                }
+            }
+            let all = wanted.iter().map(|(kind, (status, reason, message))| Condition {
+                kind: (*kind).to_owned(),
+                status: *status,
+                reason: reason.clone(),
+                message: message.clone(),
+                since: since.get(kind).copied().unwrap_or(now),
+            });
+            client
+                .apply_node_conditions(node, FIELD_MANAGER, &all.collect::<Vec<_>>())
+                .await?;
+            self.since = since;
+            self.conditions = wanted;
         }
         while let Some(event) = events.front() {
             client.record_node_event(node, FIELD_MANAGER, event).await?;
@@ -172,6 +250,8 @@ impl Reported {
 mod tests {
     use super::super::state::DriverProblem;
     use super::*;
+    use crate::allocator::plan::Policy;
+    use crate::plugin_config::AppliedConfig;
     use kai_gpu::Driver;
     use kai_gpu::fake::{FakeDriver, Settings};
 
@@ -199,6 +279,8 @@ mod tests {
         assert_eq!(condition(&snapshot).unwrap().1, "DriverDoesNotAnswer");
         assert_eq!(condition(&Snapshot::default()), None);
 
+        assert!(conditions(&Snapshot::default()).is_empty());
+
         let change = Change {
             gpu: gpu.clone(),
             mig: None,
@@ -207,5 +289,68 @@ mod tests {
         };
         let told = event(&change, &snapshot.inventory);
         assert_eq!(told.message, format!("GPU 1 ({gpu}) is no longer offered: Xid 79"));
+    }
+
+    #[test]
+    fn the_configuration_has_a_condition_and_events_about_news() {
+        let inventory = FakeDriver::new(&Settings::of("t4", 1).seeded("n"))
+            .unwrap()
+            .devices()
+            .unwrap();
+        let snapshot = |config: ConfigStatus, confirmed: bool| Snapshot {
+            inventory: Arc::new(inventory.clone()),
+            confirmed,
+            config,
+            policy_summary: "MIG strategy none".to_owned(),
+            ..Snapshot::default()
+        };
+        let applied = |warnings: usize| {
+            ConfigStatus::Applied(AppliedConfig {
+                source: "ConfigMap ns/gpus, key a".to_owned(),
+                policy: Policy::default(),
+                warnings: (0..warnings).map(|n| format!("flags.f{n} has no effect")).collect(),
+            })
+        };
+        let rejected = ConfigStatus::Rejected {
+            problem: "ConfigMap ns/gpus, key b, field version: \"v2\" is unknown; write v1".to_owned(),
+        };
+        let condition = |config| config_condition(&snapshot(config, true));
+        assert_eq!(condition(ConfigStatus::FlagsOnly), None);
+        assert_eq!(condition(ConfigStatus::Pending), None);
+        let (status, reason, message) = condition(applied(9)).unwrap();
+        assert_eq!((status, reason.as_str()), (ConditionStatus::True, "ConfigApplied"));
+        assert!(
+            message.starts_with("ConfigMap ns/gpus, key a: MIG strategy none; flags.f0 has no effect;"),
+            "{message}"
+        );
+        assert!(message.ends_with("flags.f7 has no effect; and 1 more"), "{message}");
+        let (status, _, message) = condition(rejected.clone()).unwrap();
+        assert_eq!(status, ConditionStatus::False);
+        assert!(
+            message.contains("key b, field version") && message.ends_with("Meanwhile the node has: MIG strategy none")
+        );
+        assert_eq!(
+            config_condition(&snapshot(applied(0), false)),
+            None,
+            "the GPUs are not known yet"
+        );
+
+        let event = |before: (ConfigStatus, bool), after: (ConfigStatus, bool)| {
+            let event = config_event(&snapshot(before.0, before.1), &snapshot(after.0, after.1));
+            event.map_or_else(|| "-".to_owned(), |event| event.reason)
+        };
+        assert_eq!(
+            event((ConfigStatus::Pending, true), (applied(0), true)),
+            "GPUConfigApplied"
+        );
+        assert_eq!(event((applied(0), true), (applied(0), true)), "-");
+        assert_eq!(event((applied(0), false), (applied(0), true)), "-", "the last run's");
+        assert_eq!(event((applied(0), true), (rejected.clone(), true)), "GPUConfigRejected");
+        assert_eq!(event((rejected.clone(), true), (rejected.clone(), true)), "-");
+        assert_eq!(
+            event((rejected.clone(), false), (rejected.clone(), true)),
+            "GPUConfigRejected"
+        );
+        assert_eq!(event((rejected, true), (applied(0), true)), "GPUConfigApplied");
     }
 }

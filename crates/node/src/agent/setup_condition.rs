@@ -17,7 +17,7 @@ use crate::driver_files::collect::Search;
 /// The node condition that says whether the doctor found a problem.
 pub const CONDITION: &str = "GPUSetupHealthy";
 
-/// Field manager of this condition. Server-side apply removes what a manager no longer sends, so each condition has a manager of its own.
+/// Field manager of this condition. Server-side apply removes what a manager no longer sends, and another task writes the other conditions.
 pub const FIELD_MANAGER: &str = "kai-node-agent-setup";
 
 /// Characters of the condition's message. `kubectl describe node` prints each condition in one line.
@@ -227,7 +227,7 @@ async fn write(
         message: message.clone(),
         since: *since,
     };
-    client.apply_node_condition(node, FIELD_MANAGER, &condition).await?;
+    client.apply_node_conditions(node, FIELD_MANAGER, &[condition]).await?;
     match status {
         ConditionStatus::True => tracing::info!(message, "the setup of this node is in order"),
         ConditionStatus::False => tracing::warn!(message, "the setup of this node has a problem"),

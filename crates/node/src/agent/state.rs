@@ -9,10 +9,10 @@ use kai_gpu::{HealthEvent, HealthEventKind, Inventory};
 use crate::allocator::inject::Injection;
 use crate::allocator::offer::{self, GpuOffer, Offer};
 use crate::allocator::plan::{self, Plan, Policy};
-use crate::allocator::prefer::SharedPolicy;
 use crate::health::{Change, Health, Rules};
 use crate::kubelet::deviceplugin::Device;
 use crate::labels::{Labels, labels};
+use crate::plugin_config::{AppliedConfig, ConfigStatus};
 use crate::share_devices::{self, ShareDeviceOffer};
 
 /// What changes the agent's state. The driver's thread and the injection task send inputs.
@@ -28,6 +28,8 @@ pub enum Input {
     DriverFailed(DriverProblem),
     /// The way of injection changed.
     Injection(Injection),
+    /// The node's configuration was read, or could not be used: the sentence says why.
+    Config(Result<AppliedConfig, String>),
 }
 
 /// Why the driver as a whole does not answer.
@@ -42,8 +44,9 @@ pub struct DriverProblem {
 /// The state of the agent.
 #[derive(Debug)]
 pub struct State {
+    /// What is offered now: by the last good configuration, or by the flags.
     policy: Policy,
-    shared_policy: SharedPolicy,
+    config: ConfigStatus,
     inventory: Arc<Inventory>,
     /// Whether the driver listed the inventory in this run; before, the inventory is the last run's.
     confirmed: bool,
@@ -71,24 +74,52 @@ pub struct Snapshot {
     pub driver_problem: Option<DriverProblem>,
     /// Why something is not offered.
     pub notes: Vec<String>,
+    /// Where the policy comes from.
+    pub config: ConfigStatus,
+    /// The policy in words.
+    pub policy_summary: String,
 }
 
 impl State {
-    /// Starts from the inventory of the last run, which is served until the driver answers.
-    pub fn new(policy: Policy, shared_policy: SharedPolicy, rules: Rules, last_known: Option<Inventory>) -> Self {
+    /// Starts from the inventory of the last run, which is served until the driver answers. `policy` is that of the flags.
+    pub fn new(policy: Policy, rules: Rules, last_known: Option<Inventory>) -> Self {
         let mut health = Health::new(rules);
         let inventory = Arc::new(last_known.unwrap_or_default());
         health.track(&inventory);
         Self {
             share_devices: Arc::new(share_devices::offer::devices(policy.share_devices)),
             policy,
-            shared_policy,
+            config: ConfigStatus::FlagsOnly,
             inventory,
             confirmed: false,
             health,
             injection: Arc::default(),
             driver_problem: None,
         }
+    }
+
+    /// The node is configured by files. Until they are read, it uses the configuration of the last run; without one, it waits.
+    pub fn await_config(mut self, last_used: Option<AppliedConfig>) -> Self {
+        match last_used {
+            Some(last_used) => self.configure(Ok(last_used)),
+            None => self.config = ConfigStatus::Pending,
+        }
+        self
+    }
+
+    /// A configuration that can't be used changes nothing: devices must not disappear because of a typo.
+    fn configure(&mut self, config: Result<AppliedConfig, String>) {
+        self.config = match config {
+            Ok(applied) => {
+                let share_devices = self.policy.share_devices;
+                self.policy = Policy {
+                    share_devices,
+                    ..applied.policy.clone()
+                };
+                ConfigStatus::Applied(applied)
+            }
+            Err(problem) => ConfigStatus::Rejected { problem },
+        };
     }
 
     /// Applies an input and returns the GPUs whose health changed.
@@ -112,6 +143,10 @@ impl State {
             }
             Input::Injection(injection) => {
                 self.injection = Arc::new(injection);
+                Vec::new()
+            }
+            Input::Config(config) => {
+                self.configure(config);
                 Vec::new()
             }
         }
@@ -148,7 +183,7 @@ impl State {
                 resource,
                 inventory: self.inventory.clone(),
                 injection: self.injection.clone(),
-                shared_policy: self.shared_policy,
+                shared_policy: self.policy.shared_policy,
                 one_per_container: self.policy.sharing.one_per_container,
             };
             (name, Arc::new(Offer::Gpus(offer)))
@@ -160,6 +195,7 @@ impl State {
             });
             (offer.name().to_owned(), Arc::new(offer))
         });
+        let is_configured = self.config != ConfigStatus::Pending;
         Snapshot {
             inventory: self.inventory.clone(),
             confirmed: self.confirmed,
@@ -168,12 +204,14 @@ impl State {
                 .into_iter()
                 .map(offer)
                 .chain(share_devices)
-                .filter(|_| !self.inventory.devices.is_empty())
+                .filter(|_| is_configured && !self.inventory.devices.is_empty())
                 .collect(),
-            labels: self.confirmed.then(|| labels(&self.inventory, &self.policy)),
+            labels: (self.confirmed && is_configured).then(|| labels(&self.inventory, &self.policy)),
             failed: self.health.failed(),
             driver_problem: self.driver_problem.clone(),
             notes,
+            config: self.config.clone(),
+            policy_summary: self.policy.summary(),
         }
     }
 }
@@ -185,6 +223,7 @@ mod tests {
 
     use super::*;
     use crate::allocator::plan::GPU_RESOURCE;
+    use crate::allocator::sharing::{Rename, Sharing};
 
     fn inventory(settings: &str) -> Inventory {
         FakeDriver::new(&settings.parse::<Settings>().unwrap().seeded("node"))
@@ -194,9 +233,11 @@ mod tests {
     }
 
     fn state(last_known: Option<Inventory>) -> State {
-        let mut policy = Policy::default();
-        policy.sharing.replicas.insert(GPU_RESOURCE.to_owned(), 2);
-        State::new(policy, SharedPolicy::default(), Rules::default(), last_known)
+        let policy = Policy {
+            sharing: Sharing::of_gpus(2, Rename::Keep).unwrap(),
+            ..Policy::default()
+        };
+        State::new(policy, Rules::default(), last_known)
     }
 
     fn healthy(state: &State) -> Vec<bool> {
@@ -214,6 +255,65 @@ mod tests {
         let state = state(Some(inventory("t4")));
         assert_eq!(healthy(&state), [true, true]);
         assert_eq!(state.snapshot().labels, None);
+    }
+
+    fn config(text: &str) -> AppliedConfig {
+        AppliedConfig {
+            source: "ConfigMap ns/gpus, key a".to_owned(),
+            policy: crate::plugin_config::parse(text)
+                .unwrap()
+                .settings
+                .over(&Policy::default())
+                .unwrap(),
+            warnings: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_configuration_changes_the_offers_and_a_bad_one_changes_nothing() {
+        let mut state = State::new(Policy::default(), Rules::default(), None).await_config(None);
+        state.apply(Input::Listed(Box::new(inventory("t4"))));
+        let waiting = state.snapshot();
+        assert!(waiting.offers.is_empty() && waiting.labels.is_none() && waiting.confirmed);
+
+        // Without a good one before, the flags decide.
+        state.apply(Input::Config(Err("no such key".to_owned())));
+        assert_eq!(healthy(&state).len(), 1);
+
+        state.apply(Input::Config(Ok(config("sharing: {timeSlicing: {replicas: 3}}"))));
+        assert_eq!(healthy(&state).len(), 3);
+        assert_eq!(state.snapshot().labels.unwrap()["nvidia.com/gpu.replicas"], "3");
+        state.apply(Input::Config(Err("a typo".to_owned())));
+        let kept = state.snapshot();
+        assert_eq!(healthy(&state).len(), 3, "the last good one stays");
+        assert_eq!(
+            kept.config,
+            ConfigStatus::Rejected {
+                problem: "a typo".to_owned()
+            }
+        );
+        assert_eq!(
+            kept.policy_summary,
+            "MIG strategy none, nvidia.com/gpu with 3 replicas of each device"
+        );
+
+        state.apply(Input::Config(Ok(config(
+            "sharing: {timeSlicing: {replicas: 2, renameByDefault: true}}",
+        ))));
+        let renamed: Vec<String> = state.snapshot().offers.into_keys().collect();
+        assert_eq!(renamed, ["nvidia.com/gpu.shared"]);
+    }
+
+    #[test]
+    fn the_last_runs_configuration_applies_until_the_files_are_read() {
+        let flags = Policy {
+            share_devices: 2,
+            ..Policy::default()
+        };
+        let last = config("sharing: {timeSlicing: {replicas: 3}}");
+        let state = State::new(flags, Rules::default(), Some(inventory("t4"))).await_config(Some(last));
+        assert_eq!(healthy(&state).len(), 3);
+        assert_eq!(state.snapshot().offers["kai.scheduler/gpu-share"].devices().len(), 2);
     }
 
     #[test]

@@ -7,4 +7,5 @@ pub mod plan;
 pub mod prefer;
 pub mod register;
 pub mod serve;
+pub mod sharing;
 pub mod socket;

@@ -4,24 +4,57 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kai_gpu::{Device, Inventory, MigDevice, MigMode};
+use serde::{Deserialize, Serialize};
+
+use super::prefer::SharedPolicy;
+use super::sharing::Sharing;
 
 /// The resource of a whole GPU.
 pub const GPU_RESOURCE: &str = "nvidia.com/gpu";
-const DOMAIN: &str = "nvidia.com";
+/// The domain of all resources of GPUs.
+pub(super) const DOMAIN: &str = "nvidia.com";
 
 /// How the node's owner wants GPUs offered.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
     /// How MIG devices appear.
     pub mig: MigStrategy,
     /// Time slicing.
     pub sharing: Sharing,
+    /// How replicas are spread.
+    pub shared_policy: SharedPolicy,
     /// Number of share devices (`kai.scheduler/gpu-share`); 0 for none.
     pub share_devices: u32,
 }
 
+impl Policy {
+    /// The policy in one line, for conditions and events.
+    pub fn summary(&self) -> String {
+        let mut parts = vec![format!("MIG strategy {}", self.mig.as_str())];
+        for (name, shared) in self.sharing.resources().filter(|(_, shared)| shared.is_shared()) {
+            let offered = shared.rename.as_deref().unwrap_or(name);
+            let renamed = shared
+                .rename
+                .as_ref()
+                .map(|_| format!(" of {name}"))
+                .unwrap_or_default();
+            parts.push(format!(
+                "{offered} with {} replicas of each device{renamed}",
+                shared.replicas
+            ));
+        }
+        match (parts.len(), self.sharing.one_per_container) {
+            (1, _) => parts.push("no time slicing".to_owned()),
+            (_, true) => parts.push("one replica per container".to_owned()),
+            (_, false) => {}
+        }
+        parts.join(", ")
+    }
+}
+
 /// How MIG devices appear as resources.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum MigStrategy {
     /// Only whole GPUs are offered, partitioned or not.
     #[default]
@@ -40,24 +73,6 @@ impl MigStrategy {
             MigStrategy::Single => "single",
             MigStrategy::Mixed => "mixed",
         }
-    }
-}
-
-/// Time slicing: several containers take turns on one device. It isolates neither memory nor speed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Sharing {
-    /// Replicas of each device of a resource (`nvidia.com/gpu`, `nvidia.com/mig-1g.10gb`); absent or 1 means unshared.
-    pub replicas: BTreeMap<String, u32>,
-    /// Offer shared devices as `<resource>.shared`, so that a pod gets one only if it asks for one.
-    pub rename: bool,
-    /// Refuse containers that request more than one replica, since a second replica gives them no more of the GPU.
-    pub one_per_container: bool,
-}
-
-impl Sharing {
-    /// Replicas of one resource, by its unshared name.
-    pub fn replicas_of(&self, resource: &str) -> u32 {
-        self.replicas.get(resource).copied().unwrap_or(1).max(1)
     }
 }
 
@@ -157,18 +172,30 @@ pub fn plan(inventory: &Inventory, policy: &Policy) -> Plan {
             }
         }
     }
+    let offered = |name: &str| units.get(name).is_some_and(|units| !units.is_empty());
+    for (name, _) in policy.sharing.resources().filter(|(name, _)| !offered(name)) {
+        // One configuration may be for nodes with different partitions.
+        if !inventory.devices.is_empty() {
+            plan.notes.push(format!(
+                "{name} is shared by the configuration, but this node has no such device"
+            ));
+        }
+    }
     for (name, units) in units {
         // A node whose GPUs are all partitioned does not offer the resource of whole GPUs at all.
         if units.is_empty() && policy.mig == MigStrategy::Mixed && !inventory.devices.is_empty() {
             continue;
         }
-        let replicas = policy.sharing.replicas_of(&name);
-        let name = if replicas > 1 && policy.sharing.rename {
-            format!("{name}.shared")
-        } else {
-            name
+        let shared = policy.sharing.of(&name);
+        let name = match &shared.rename {
+            Some(new) if shared.is_shared() => new.clone(),
+            Some(_) | None => name,
         };
-        plan.resources.push(Resource { name, replicas, units });
+        plan.resources.push(Resource {
+            name,
+            replicas: shared.replicas,
+            units,
+        });
     }
     plan
 }
@@ -254,6 +281,7 @@ mod tests {
     use kai_gpu::Driver;
     use kai_gpu::fake::{FakeDriver, Settings};
 
+    use super::super::sharing::Rename;
     use super::*;
 
     fn inventory(settings: &str) -> Inventory {
@@ -310,8 +338,10 @@ mod tests {
 
     #[test]
     fn replicas_have_stable_ids_that_lead_back() {
-        let mut policy = Policy::default();
-        policy.sharing.replicas.insert(GPU_RESOURCE.to_owned(), 3);
+        let mut policy = Policy {
+            sharing: Sharing::of_gpus(3, Rename::Keep).unwrap(),
+            ..Policy::default()
+        };
         let shared = plan(&inventory("t4"), &policy);
         let resource = &shared.resources[0];
         let unit = &resource.units[0];
@@ -319,7 +349,7 @@ mod tests {
         assert_eq!(ids, [0, 1, 2].map(|n| format!("{}::{n}", unit.uuid)));
         assert_eq!(resource.unit(&ids[2]), Some(unit));
         assert_eq!(plan(&inventory("t4"), &policy), shared);
-        policy.sharing.rename = true;
+        policy.sharing = Sharing::of_gpus(3, Rename::WithSuffix).unwrap();
         assert_eq!(
             plan(&inventory("t4"), &policy).resources[0].name,
             "nvidia.com/gpu.shared"

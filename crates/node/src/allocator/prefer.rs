@@ -4,11 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kai_gpu::{Inventory, PciPath, Peer};
+use serde::{Deserialize, Serialize};
 
 use super::plan::{Resource, device_uuid};
 
 /// How replicas of shared devices are spread over GPUs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum SharedPolicy {
     /// The least used GPU first.
     #[default]
@@ -235,7 +237,8 @@ fn add_balanced(
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::{GPU_RESOURCE, Policy, plan};
+    use super::super::plan::{Policy, plan};
+    use super::super::sharing::{Rename, Sharing};
     use super::*;
     use kai_gpu::{Device, DeviceKind, MemoryKind};
 
@@ -283,8 +286,10 @@ mod tests {
         must: &[&str],
         size: usize,
     ) -> String {
-        let mut sharing = Policy::default();
-        sharing.sharing.replicas.insert(GPU_RESOURCE.to_owned(), replicas);
+        let sharing = Policy {
+            sharing: Sharing::of_gpus(replicas, Rename::Keep).unwrap(),
+            ..Policy::default()
+        };
         let resource = &plan(inventory, &sharing).resources[0];
         let texts = |list: &[&str]| list.iter().map(|id| format!("GPU-{id}")).collect::<Vec<_>>();
         let (available, required) = (texts(free), texts(must));

@@ -19,9 +19,13 @@ use tokio_stream::wrappers::BroadcastStream;
 pub struct World {
     /// What our field manager applied last.
     pub labels: BTreeMap<String, String>,
-    /// The node condition `GPUsHealthy`.
+    /// Labels that users set.
+    pub user_labels: BTreeMap<String, String>,
+    /// The condition `GPUsHealthy`.
     pub condition: Option<Value>,
-    /// The node condition `GPUSetupHealthy`, and how often it was written.
+    /// The condition `GPUConfigApplied`.
+    pub config_condition: Option<Value>,
+    /// The condition `GPUSetupHealthy`, and how often it was written.
     pub setup: Option<Value>,
     pub setup_writes: usize,
     pub events: Vec<Value>,
@@ -41,6 +45,7 @@ pub struct Api {
     pub url: String,
     world: Arc<watch::Sender<World>>,
     pod_events: broadcast::Sender<Value>,
+    node_events: broadcast::Sender<Value>,
     serial: Arc<Mutex<u64>>,
 }
 
@@ -51,9 +56,11 @@ impl Api {
             url: format!("http://{}", listener.local_addr().unwrap()),
             world: Arc::new(watch::channel(World::default()).0),
             pod_events: broadcast::channel(64).0,
+            node_events: broadcast::channel(64).0,
             serial: Arc::default(),
         };
         let app = Router::new()
+            .route("/api/v1/nodes", get(nodes))
             .route("/api/v1/nodes/{name}", get(node).patch(apply_node))
             .route("/api/v1/nodes/{name}/status", patch(apply_status))
             .route("/api/v1/namespaces/default/events", post(event))
@@ -72,6 +79,19 @@ impl Api {
 
     pub fn change(&self, change: impl FnOnce(&mut World)) {
         self.world.send_modify(change);
+    }
+
+    /// Sets or removes a label of the node, as a user does.
+    pub fn label_node(&self, key: &str, value: Option<&str>) {
+        self.change(|world| {
+            match value {
+                Some(value) => world.user_labels.insert(key.to_owned(), value.to_owned()),
+                None => world.user_labels.remove(key),
+            };
+        });
+        let node = node_object(&self.world.borrow(), "n1", &self.next());
+        let event = json!({ "type": "MODIFIED", "object": metadata_only(&node) });
+        let _ = self.node_events.send(event);
     }
 
     /// A reservation pod.
@@ -147,14 +167,47 @@ async fn node(State(api): State<Api>, Path(name): Path<String>) -> Response {
         return refused;
     }
     let world = api.world.borrow().clone();
-    if world.only_node.is_some_and(|only| only != name) {
+    if world.only_node.as_ref().is_some_and(|only| *only != name) {
         return status(404, &format!("nodes \"{name}\" not found"));
     }
+    node_object(&world, &name, "1").to_string().into_response()
+}
+
+fn node_object(world: &World, name: &str, version: &str) -> Value {
+    let labels: BTreeMap<&String, &String> = world.labels.iter().chain(&world.user_labels).collect();
     json!({ "apiVersion": "v1", "kind": "Node", "metadata": {
-        "name": name, "uid": "node-uid", "labels": world.labels, "managedFields": world.managed_fields,
+        "name": name, "uid": "node-uid", "labels": labels, "managedFields": world.managed_fields, "resourceVersion": version,
     } })
-    .to_string()
-    .into_response()
+}
+
+/// The agent may list and watch its own node only.
+async fn nodes(State(api): State<Api>, Query(query): Query<BTreeMap<String, String>>) -> Response {
+    if let Some(refused) = api.refused() {
+        return refused;
+    }
+    assert_eq!(query.get("fieldSelector").map(String::as_str), Some("metadata.name=n1"));
+    if query.contains_key("watch") {
+        // The node may have changed since the list, before this subscription.
+        let events = api.node_events.subscribe();
+        let now = node_object(&api.world.borrow(), "n1", &api.next());
+        let _ = api
+            .node_events
+            .send(json!({ "type": "MODIFIED", "object": metadata_only(&now) }));
+        return watched(events);
+    }
+    let version = api.next();
+    let node = node_object(&api.world.borrow(), "n1", &version);
+    json!({ "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": version }, "items": [metadata_only(&node)] })
+        .to_string()
+        .into_response()
+}
+
+/// The events of a watch, one per line.
+fn watched(events: broadcast::Receiver<Value>) -> Response {
+    let lines = BroadcastStream::new(events)
+        .filter_map(|event| event.ok())
+        .map(|event| Ok::<_, std::io::Error>(format!("{event}\n")));
+    Response::new(Body::from_stream(lines))
 }
 
 async fn runtime_class(State(api): State<Api>, Path(name): Path<String>) -> Response {
@@ -185,21 +238,17 @@ async fn apply_status(State(api): State<Api>, Query(query): Query<BTreeMap<Strin
         return refused;
     }
     let body: Value = serde_json::from_slice(&body).unwrap();
-    let condition = body["status"]["conditions"][0].clone();
-    // Server-side apply: a manager that sends one condition removes its other ones.
-    let manager = query.get("fieldManager").map(String::as_str);
-    let is_setup = condition["type"] == "GPUSetupHealthy";
-    assert_eq!(
-        is_setup,
-        manager != Some("kai-node-agent"),
-        "a manager for each condition"
-    );
-    api.change(|world| {
-        if is_setup {
-            world.setup = Some(condition);
+    let applied = body["status"]["conditions"].as_array().unwrap();
+    let of_type = |kind: &str| applied.iter().find(|condition| condition["type"] == kind).cloned();
+    // By server-side apply: conditions that the field manager leaves out are removed.
+    api.change(|world| match query.get("fieldManager").map(String::as_str) {
+        Some("kai-node-agent-setup") => {
+            world.setup = of_type("GPUSetupHealthy");
             world.setup_writes += 1;
-        } else {
-            world.condition = Some(condition);
+        }
+        _ => {
+            world.condition = of_type("GPUsHealthy");
+            world.config_condition = of_type("GPUConfigApplied");
         }
     });
     body.to_string().into_response()
@@ -225,11 +274,7 @@ async fn pods(
     }
     assert_eq!(query.get("fieldSelector").map(String::as_str), Some("spec.nodeName=n1"));
     if query.contains_key("watch") {
-        let events = BroadcastStream::new(api.pod_events.subscribe());
-        let lines = events
-            .filter_map(|event| event.ok())
-            .map(|event| Ok::<_, std::io::Error>(format!("{event}\n")));
-        return Response::new(Body::from_stream(lines));
+        return watched(api.pod_events.subscribe());
     }
     let label = query.get("labelSelector").map(String::as_str).unwrap_or_default();
     let wanted = |pod: &&Value| {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use kai_api::{Text, parse_time};
 use kai_engine::model::{Action, Config, Millis, Usage};
+use kai_yaml::{nearest, suggestion};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -15,7 +16,6 @@ use super::objects::{ObjectCollector, kind_of_list};
 use super::params::Params;
 use super::parse::{Fields, documents, typed};
 use super::sources::{Format, format_of_text};
-use super::suggestion::{nearest, suggestion};
 use super::{Expectation, ObjectFiles, Objects, Scenario, View, Warnings, display, field_types, unknown_fields};
 use crate::Error;
 

@@ -8,7 +8,7 @@
 //! | `manifest`, `workloads`, `installation` | manifests: pods of workloads, admission and grouping |
 //! | `objects`, `checks` | the Kubernetes objects; references between them |
 //! | `field_types` | types and values that an API server would refuse |
-//! | `unknown_fields`, `suggestion`, `object_files`, `warnings` | messages about mistakes in files |
+//! | `unknown_fields`, `object_files`, `warnings` | messages about mistakes in files |
 
 mod case;
 mod checks;
@@ -21,7 +21,6 @@ mod objects;
 mod params;
 mod parse;
 mod sources;
-mod suggestion;
 mod unknown_fields;
 mod warnings;
 mod workloads;

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use kai_api::{Text, TextMap, parse_duration};
 use kai_engine::model::{Action, Config, Millis, MinRuntimeResolve, PlacementStrategies, PlacementStrategy, Usage};
+use kai_yaml::suggestion;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::Warnings;
 use super::parse::{Fields, typed};
-use super::suggestion::suggestion;
 
 /// `params` of a case, untyped, so that a message can name each wrong one.
 #[derive(Debug, Default, Deserialize)]

@@ -6,13 +6,13 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::path::Path;
 
+use kai_yaml::nearest;
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 use super::sources::{Format, format_of_text};
-use super::suggestion::nearest;
 use crate::Error;
 
 /// The longest excerpt of a file in a message.

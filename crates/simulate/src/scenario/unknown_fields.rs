@@ -7,11 +7,11 @@ use std::sync::LazyLock;
 use k8s_openapi::api::{apps, batch, core, scheduling};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kai_api::crd;
+use kai_yaml::suggestion;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use super::suggestion::suggestion;
 use super::{Warnings, display};
 
 /// The schema of a kind.

@@ -41,6 +41,11 @@ fn the_node_agent_may_do_what_it_does_and_no_more() {
                 .unwrap()
                 .contains_key("example.com/of-the-agent")
         );
+        let mut watched = pin!(agent.watch_node_labels("node"));
+        let first = tokio::time::timeout(Duration::from_secs(30), watched.next())
+            .await
+            .unwrap();
+        assert!(first.unwrap().contains_key("kubernetes.io/hostname"));
         tokens::say_health(&User(agent.clone()), "node").await.unwrap();
         let event = NodeEvent {
             severity: Severity::Normal,

@@ -71,7 +71,7 @@ pub(super) async fn say_health(user: &User, node: &str) -> Result<(), Error> {
         message: "all are well".to_owned(),
         since: "2026-01-01T00:00:00Z".parse().unwrap(),
     };
-    user.0.apply_node_condition(node, "e2e", &condition).await
+    user.0.apply_node_conditions(node, "e2e", &[condition]).await
 }
 
 async fn two_nodes_with_a_half_each(cluster: &Cluster) {

@@ -4,7 +4,7 @@
 const CHANGES_MAX: usize = 3;
 
 /// The nearest known name, if its distance is that of a typo.
-pub(super) fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+pub fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     let changes = |known: &str| strsim::damerau_levenshtein(&name.to_lowercase(), &known.to_lowercase());
     // A few changes turn a short name into another word.
     let bound = CHANGES_MAX.min(name.chars().count() / 2);
@@ -16,7 +16,7 @@ pub(super) fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> O
 }
 
 /// `; did you mean quota?`, or nothing.
-pub(super) fn suggestion<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> String {
+pub fn suggestion<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> String {
     nearest(name, known).map_or(String::new(), |known| format!("; did you mean {known}?"))
 }
 
