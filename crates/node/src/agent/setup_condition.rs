@@ -185,8 +185,14 @@ pub async fn run(
                 (own, found)
             }
         });
-        // An error means that the runtime ends, or that a check panicked: the agent goes on without this condition.
-        let Ok((own, found)) = ran.await else { return };
+        let (own, found) = match ran.await {
+            Ok(ran) => ran,
+            // The runtime ends, or a check panicked: the agent goes on without this condition.
+            Err(error) => {
+                tracing::error!(%error, "the checks of this node's setup ended; the condition {CONDITION} is not updated any more");
+                return;
+            }
+        };
         check = Some(own);
         let pause = match results.step(found) {
             Step::Rest => pace.interval,
