@@ -330,11 +330,6 @@ async fn run_with_cluster(
         snapshots.clone(),
         events,
     );
-    let watch_label = async {
-        if settings.config.is_some() {
-            config::watch_label(client.clone(), settings.node.clone(), settings.pace.retry, label).await;
-        }
-    };
     let setup = setup_condition::run(
         client.clone(),
         settings.node.clone(),
@@ -342,10 +337,15 @@ async fn run_with_cluster(
         SetupPace::default(),
         snapshots,
     );
+    let watch_label = async {
+        if settings.config.is_some() {
+            config::watch_label(client.clone(), settings.node.clone(), settings.pace.retry, label).await;
+        }
+    };
     tokio::join!(
         report,
-        watch_label,
         setup,
+        watch_label,
         reservation_annotator::run(client.clone(), annotator, hints)
     );
 }

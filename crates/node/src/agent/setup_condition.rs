@@ -17,7 +17,7 @@ use crate::driver_files::collect::Search;
 /// The node condition that says whether the doctor found a problem.
 pub const CONDITION: &str = "GPUSetupHealthy";
 
-/// Field manager of this condition. Server-side apply removes what a manager no longer sends, so each condition has a manager of its own.
+/// Field manager of this condition. Server-side apply removes what a manager no longer sends, and another task writes the other conditions.
 pub const FIELD_MANAGER: &str = "kai-node-agent-setup";
 
 /// Characters of the condition's message. `kubectl describe node` prints each condition in one line.
@@ -185,8 +185,14 @@ pub async fn run(
                 (own, found)
             }
         });
-        // An error means that the runtime ends, or that a check panicked: the agent goes on without this condition.
-        let Ok((own, found)) = ran.await else { return };
+        let (own, found) = match ran.await {
+            Ok(ran) => ran,
+            // The runtime ends, or a check panicked: the agent goes on without this condition.
+            Err(error) => {
+                tracing::error!(%error, "the checks of this node's setup ended; the condition {CONDITION} is not updated any more");
+                return;
+            }
+        };
         check = Some(own);
         let pause = match results.step(found) {
             Step::Rest => pace.interval,

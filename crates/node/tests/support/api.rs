@@ -21,11 +21,11 @@ pub struct World {
     pub labels: BTreeMap<String, String>,
     /// Labels that users set.
     pub user_labels: BTreeMap<String, String>,
-    /// The node condition `GPUsHealthy`.
+    /// The condition `GPUsHealthy`.
     pub condition: Option<Value>,
-    /// The node condition `GPUConfigApplied`.
+    /// The condition `GPUConfigApplied`.
     pub config_condition: Option<Value>,
-    /// The node condition `GPUSetupHealthy`, and how often it was written.
+    /// The condition `GPUSetupHealthy`, and how often it was written.
     pub setup: Option<Value>,
     pub setup_writes: usize,
     pub events: Vec<Value>,
@@ -238,21 +238,15 @@ async fn apply_status(State(api): State<Api>, Query(query): Query<BTreeMap<Strin
         return refused;
     }
     let body: Value = serde_json::from_slice(&body).unwrap();
-    // By server-side apply: conditions that a field manager leaves out are removed.
     let applied = body["status"]["conditions"].as_array().unwrap();
     let of_type = |kind: &str| applied.iter().find(|condition| condition["type"] == kind).cloned();
-    let setup = of_type("GPUSetupHealthy");
-    let manager = query.get("fieldManager").map(String::as_str);
-    assert_eq!(
-        setup.is_some(),
-        manager != Some("kai-node-agent"),
-        "the condition of the set-up has a manager of its own"
-    );
-    api.change(|world| {
-        if setup.is_some() {
-            world.setup = setup;
+    // By server-side apply: conditions that the field manager leaves out are removed.
+    api.change(|world| match query.get("fieldManager").map(String::as_str) {
+        Some("kai-node-agent-setup") => {
+            world.setup = of_type("GPUSetupHealthy");
             world.setup_writes += 1;
-        } else {
+        }
+        _ => {
             world.condition = of_type("GPUsHealthy");
             world.config_condition = of_type("GPUConfigApplied");
         }
