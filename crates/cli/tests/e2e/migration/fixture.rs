@@ -99,7 +99,11 @@ impl Fixture {
     /// Waits for an object that a controller creates for its owner.
     async fn created_by_controller(&mut self, cluster: &Cluster, resource: &Resource, owner: &str) -> Value {
         let find = async || {
-            let found = cluster.client.list_values(resource, &Selection::default()).await.unwrap();
+            let found = cluster
+                .client
+                .list_values(resource, &Selection::default())
+                .await
+                .unwrap();
             found.into_iter().find(|object| {
                 let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
                 controller_of(object).as_deref() == Some(owner) && !self.claimed.iter().any(|claimed| claimed == uid)
@@ -109,8 +113,7 @@ impl Fixture {
             .until_async("a controller creates its object", async || find().await.is_some())
             .await;
         let found = find().await.unwrap();
-        self.claimed
-            .push(found["metadata"]["uid"].as_str().unwrap().to_owned());
+        self.claimed.push(found["metadata"]["uid"].as_str().unwrap().to_owned());
         found
     }
 
@@ -123,7 +126,10 @@ impl Fixture {
         let node = &printed["spec"]["nodeName"];
         if node.is_string() && live["spec"]["nodeName"].is_null() {
             let binding = json!({ "metadata": { "name": target.name }, "target": { "kind": "Node", "name": node } });
-            let bound = cluster.admin().post_to_pod(target.name, "binding", "Binding", binding).await;
+            let bound = cluster
+                .admin()
+                .post_to_pod(target.name, "binding", "Binding", binding)
+                .await;
             bound.unwrap();
         }
         if printed["status"]["phase"] != "Running" {
@@ -140,7 +146,9 @@ impl Fixture {
                 pod["metadata"]["annotations"][keys::RESERVED_GPU].clone()
             };
             cluster
-                .until_async("the reservation pod has its GPU", async || annotated().await.is_string())
+                .until_async("the reservation pod has its GPU", async || {
+                    annotated().await.is_string()
+                })
                 .await;
             self.replace(&gpu, &annotated().await);
         }
@@ -169,8 +177,7 @@ impl Fixture {
 fn controller_of(object: &Value) -> Option<String> {
     let mut owners = object["metadata"]["ownerReferences"].as_array()?.iter();
     let workload = ["Job", "ReplicaSet", "Deployment"];
-    let owner = owners.find(|owner| {
-        owner["controller"] == true && workload.contains(&owner["kind"].as_str().unwrap_or_default())
-    })?;
+    let owner = owners
+        .find(|owner| owner["controller"] == true && workload.contains(&owner["kind"].as_str().unwrap_or_default()))?;
     owner["uid"].as_str().map(str::to_owned)
 }

@@ -44,7 +44,11 @@ struct RunningPod {
 
 /// All running pods, reservation pods among them, by namespace and name.
 async fn running_pods(cluster: &Cluster) -> BTreeMap<String, RunningPod> {
-    let pods = cluster.client.list_values(&Pod::RESOURCE, &Selection::default()).await.unwrap();
+    let pods = cluster
+        .client
+        .list_values(&Pod::RESOURCE, &Selection::default())
+        .await
+        .unwrap();
     let running = pods.into_iter().filter(|pod| pod["status"]["phase"] == "Running");
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     running
@@ -74,27 +78,40 @@ async fn reservations(cluster: &Cluster) -> BTreeMap<String, (String, String)> {
         .map(|pod| {
             let metadata = &pod["metadata"];
             let gpu = text(&metadata["annotations"][keys::RESERVED_GPU]);
-            (text(&metadata["labels"][keys::GPU_GROUP]), (text(&metadata["uid"]), gpu))
+            (
+                text(&metadata["labels"][keys::GPU_GROUP]),
+                (text(&metadata["uid"]), gpu),
+            )
         })
         .collect()
 }
 
 /// Uid and phase of each bind request.
 async fn bind_requests(cluster: &Cluster) -> BTreeMap<String, (String, String)> {
-    let requests = cluster.client.list_values(&BindRequest::RESOURCE, &Selection::default()).await.unwrap();
+    let requests = cluster
+        .client
+        .list_values(&BindRequest::RESOURCE, &Selection::default())
+        .await
+        .unwrap();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     requests
         .iter()
         .map(|request| {
             let metadata = &request["metadata"];
-            (text(&metadata["name"]), (text(&metadata["uid"]), text(&request["status"]["phase"])))
+            (
+                text(&metadata["name"]),
+                (text(&metadata["uid"]), text(&request["status"]["phase"])),
+            )
         })
         .collect()
 }
 
 async fn pod_groups(cluster: &Cluster) -> BTreeSet<String> {
     let groups = cluster.client.list::<PodGroup>(&Selection::default()).await.unwrap();
-    groups.iter().map(|group| group.metadata.plain_name().to_owned()).collect()
+    groups
+        .iter()
+        .map(|group| group.metadata.plain_name().to_owned())
+        .collect()
 }
 
 async fn webhook_configuration(cluster: &Cluster, kind: &'static str, plural: &'static str, name: &str) -> Value {
@@ -184,7 +201,11 @@ fn a_cluster_of_kai_is_taken_over() {
         let run_now = running_pods(&cluster).await;
         for (name, before) in &ran {
             let of_unused = reserved[UNUSED_GROUP].0 == before.uid;
-            assert!(of_unused || run_now.get(name) == Some(before), "{name}: {before:?}, now {:?}", run_now.get(name));
+            assert!(
+                of_unused || run_now.get(name) == Some(before),
+                "{name}: {before:?}, now {:?}",
+                run_now.get(name)
+            );
         }
         // GPU groups keep their reservation pods; the group without pods has lost its own.
         let reserved_now = reservations(&cluster).await;
@@ -209,7 +230,9 @@ fn a_cluster_of_kai_is_taken_over() {
         assert_webhooks_are_replaced(&cluster, &fixture.of("c0ffee00-9001-4000-8000-5ca1ab1e9001")).await;
 
         // The GPU of the unused group is free, and users can create pods.
-        cluster.create_soon(PodManifest::new("after").queue("research").gpus(1).build()).await;
+        cluster
+            .create_soon(PodManifest::new("after").queue("research").gpus(1).build())
+            .await;
         cluster.until("the new pod runs", |cluster| cluster.runs("after")).await;
         assert_eq!(cluster.node_of("after").as_deref(), Some("node-c"));
         cluster.settle().await;
