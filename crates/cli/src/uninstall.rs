@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use kai_api::keys;
-use kai_controllers::installation::{Installation, uninstall};
+use kai_controllers::installation::{Installation, ReservationPods, uninstall};
 
 use crate::roles::Connection;
 
@@ -19,6 +19,9 @@ pub(crate) struct Arguments {
     /// Namespace of the reservation pods.
     #[arg(long, default_value = keys::RESERVATION)]
     resource_reservation_namespace: String,
+    /// Keep the reservation pods, for a return to KAI-Scheduler: it deletes running pods with a part of a GPU that no reservation pod holds.
+    #[arg(long)]
+    keep_reservation_pods: bool,
 }
 
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
@@ -29,10 +32,20 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             namespace: arguments.namespace,
             reservation_namespace: arguments.resource_reservation_namespace,
         };
-        uninstall(&client, &installation).await?;
-        crate::print(
-            "kai's webhooks, admission policies, leases and reservation pods are removed; workloads, queues and pod groups are as they were\n",
-        )?;
+        let (reservation_pods, done) = match arguments.keep_reservation_pods {
+            true => (
+                ReservationPods::Keep,
+                "webhooks, admission policies and leases are removed; reservation pods,",
+            ),
+            false => (
+                ReservationPods::Delete,
+                "webhooks, admission policies, leases and reservation pods are removed;",
+            ),
+        };
+        uninstall(&client, &installation, reservation_pods).await?;
+        crate::print(&format!(
+            "kai's {done} workloads, queues and pod groups are as they were\n"
+        ))?;
         Ok(ExitCode::SUCCESS)
     })
 }

@@ -107,6 +107,18 @@ pub struct Deletion {
     pub resource_version: Option<String>,
     /// Grace period; `None` for the object's own.
     pub grace_seconds: Option<u32>,
+    /// When the objects go that the object owns.
+    pub dependents: Dependents,
+}
+
+/// When the objects go that a deleted object owns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dependents {
+    /// After the object.
+    #[default]
+    Later,
+    /// Before the object, which exists until then.
+    First,
 }
 
 #[derive(Deserialize)]
@@ -250,13 +262,17 @@ impl Client {
 
     /// Deletes an object. An object that does not exist counts as deleted.
     pub async fn delete(&self, target: Target<'_>, deletion: &Deletion) -> Result<(), Error> {
+        let propagation = match deletion.dependents {
+            Dependents::Later => DeleteParams::background(),
+            Dependents::First => DeleteParams::foreground(),
+        };
         let parameters = DeleteParams {
             grace_period_seconds: deletion.grace_seconds,
             preconditions: (deletion.uid.is_some() || deletion.resource_version.is_some()).then(|| Preconditions {
                 uid: deletion.uid.clone(),
                 resource_version: deletion.resource_version.clone(),
             }),
-            ..DeleteParams::background()
+            ..propagation
         };
         let request = path::object(target).and_then(|(requests, name)| requests.delete(&name, &parameters));
         match self.write_only(format!("deleting {target}"), request).await {

@@ -25,7 +25,7 @@ mod version;
 mod watch;
 mod work_queue;
 
-pub use calls::{Deletion, Part, Patch, Selection, Target};
+pub use calls::{Deletion, Dependents, Part, Patch, Selection, Target};
 pub use client::{Client, ClientConfig};
 pub use clock::{Clock, whole_seconds};
 pub use election::{Candidate, Election, Leadership, LeaseAction, LeaseSpec, LeaseTimes};

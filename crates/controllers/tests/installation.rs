@@ -10,7 +10,7 @@ use kai_cluster::{
     ANCHOR, CLUSTER_ROLE, Candidate, Client, Clock, Deletion, InstallationOwner, LeaseTimes, Selection, Target,
 };
 use kai_controllers::installation::crds::{self, NewerCrds};
-use kai_controllers::installation::{self, Error, InstallationArgs, Settings};
+use kai_controllers::installation::{self, Error, InstallationArgs, ReservationPods, Settings};
 use kai_embedded::server::{Options, Server};
 use serde_json::{Value, json};
 
@@ -407,7 +407,65 @@ async fn objects_without_an_owner_are_removed_by_hand() {
         namespace: "kai-scheduler".to_owned(),
         reservation_namespace: keys::RESERVATION.to_owned(),
     };
-    installation::uninstall(&world.client, &settings).await.unwrap();
+    let uninstalled = installation::uninstall(&world.client, &settings, ReservationPods::Delete).await;
+    uninstalled.unwrap();
     assert_eq!(world.names(&LEASE).await, ["of-another-program"]);
     assert_eq!(world.names(&Pod::RESOURCE).await, [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reservation_pods_can_stay_for_kai() {
+    let world = World::new();
+    world.install().await.unwrap();
+    own_objects(&world).await;
+    let settings = installation::Installation {
+        namespace: "kai-scheduler".to_owned(),
+        reservation_namespace: keys::RESERVATION.to_owned(),
+    };
+    let uninstalled = installation::uninstall(&world.client, &settings, ReservationPods::Keep).await;
+    uninstalled.unwrap();
+    world.delete(&CLUSTER_ROLE, "", ANCHOR).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(world.names(&WEBHOOK).await, [""; 0], "the webhook goes with the anchor");
+    assert_eq!(world.names(&Pod::RESOURCE).await, ["gpu-reservation-1"]);
+    assert_eq!(world.names(&LEASE).await, [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_step_waits_while_programs_of_kai_run() {
+    let world = World::new();
+    let deployments = Resource::new("apps", "v1", "Deployment", "deployments", Scope::Namespaced);
+    let labels = json!({ "app": "binder", "app.kubernetes.io/managed-by": "kai-operator" });
+    let template = json!({
+        "metadata": { "labels": { "app": "binder" } },
+        "spec": { "containers": [{ "name": "binder", "image": "registry/of-kai/binder:v0.17.0" }] },
+    });
+    world.put(json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": { "name": "binder", "namespace": "kai-scheduler", "labels": labels },
+        "spec": { "replicas": 1, "selector": { "matchLabels": { "app": "binder" } }, "template": template },
+    }));
+    let waits = tokio::time::timeout(Duration::from_secs(600), world.install()).await;
+    assert!(waits.is_err(), "it began beside KAI: {waits:?}");
+    let definitions = Resource::new(
+        "apiextensions.k8s.io",
+        "v1",
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+        Scope::Cluster,
+    );
+    assert_eq!(
+        world.names(&definitions).await,
+        [""; 0],
+        "the definitions are KAI's while it runs"
+    );
+
+    let install = world.install();
+    let remove = async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        world.delete(&deployments, "kai-scheduler", "binder").await;
+    };
+    let (installed, ()) = tokio::join!(install, remove);
+    installed.unwrap();
+    assert!(world.names(&definitions).await.len() > 5);
 }

@@ -240,6 +240,109 @@ async fn objects_go_with_the_installation_and_shards_stay() {
     assert!(world.has("schedulingshards.kai.scheduler", "default") && world.has("configs.kai.scheduler", "kai-config"));
 }
 
+/// A Deployment as KAI's operator makes it for an owner, with a pod.
+fn deployment_of_kai(name: &str, owner: &Value) -> [Value; 2] {
+    let reference = |owner: &Value| {
+        json!([{
+            "apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
+            "uid": owner["metadata"]["uid"], "controller": true, "blockOwnerDeletion": true,
+        }])
+    };
+    let labels = json!({ "app": name, "app.kubernetes.io/managed-by": "kai-operator" });
+    let template = json!({
+        "metadata": { "labels": { "app": name } },
+        "spec": {
+            "containers": [{
+                "name": name, "image": "registry/of-kai:v0.17.0", "env": [{ "name": "GOGC", "value": "400" }],
+                "volumeMounts": [{ "name": "cert", "mountPath": "/cert" }],
+            }],
+            "volumes": [{ "name": "cert", "secret": { "secretName": "kai-admission-webhook-tls-secret" } }],
+        },
+    });
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": { "name": name, "namespace": NAMESPACE, "labels": labels, "ownerReferences": reference(owner) },
+        "spec": { "selector": { "matchLabels": { "app": name } }, "strategy": { "type": "Recreate" }, "template": template },
+    });
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": format!("{name}-of-kai"), "namespace": NAMESPACE, "finalizers": ["example.com/runs"] },
+        "spec": { "containers": [{ "name": name, "image": "registry/of-kai:v0.17.0" }] },
+    });
+    pod["metadata"]["labels"] = json!({ "app": name });
+    [deployment, pod]
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_of_kais_operator_are_replaced_once_their_pods_are_gone() {
+    let world = World::start().await;
+    let anchor = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": "kai-installation" }, "rules": [],
+    });
+    world.store.create(anchor).unwrap();
+    let config = world.get("configs.kai.scheduler", "kai-config");
+    let shard = world.get("schedulingshards.kai.scheduler", "default");
+    for (name, owner) in [
+        ("binder", &config),
+        ("kai-scheduler-default", &shard),
+        ("node-scale-adjuster", &config),
+    ] {
+        if world.has("deployments.apps", name) {
+            world.delete("deployments.apps", name);
+        }
+        let [deployment, mut pod] = deployment_of_kai(name, owner);
+        let created = world.store.create(deployment).unwrap().to_value();
+        pod["metadata"]["ownerReferences"] = json!([{
+            "apiVersion": "apps/v1", "kind": "Deployment", "name": name, "uid": created["metadata"]["uid"],
+            "controller": true, "blockOwnerDeletion": true,
+        }]);
+        world.store.create(pod).unwrap();
+    }
+    let image = |world: &World, name: &str| {
+        world.get("deployments.apps", name)["spec"]["template"]["spec"]["containers"][0]["image"].clone()
+    };
+    world
+        .until("KAI's Deployments are being deleted", |world| {
+            !world.get("deployments.apps", "binder")["metadata"]["deletionTimestamp"].is_null()
+        })
+        .await;
+    // The pods run on: their program could still bind pods.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(image(&world, "binder"), "registry/of-kai:v0.17.0");
+    let message = world.condition("configs.kai.scheduler", "kai-config", "Available")["message"].to_string();
+    assert!(
+        message.contains("Deployment binder of KAI-Scheduler is being removed"),
+        "{message}"
+    );
+
+    for name in ["binder", "kai-scheduler-default", "node-scale-adjuster"] {
+        world.merge(
+            "pods",
+            &format!("{name}-of-kai"),
+            json!({ "metadata": { "finalizers": null } }),
+        );
+    }
+    world
+        .until("the operator's Deployments are there", |world| {
+            ["binder", "kai-scheduler-default"]
+                .iter()
+                .all(|name| image(world, name) == "registry/kai:1")
+                && !world.has("deployments.apps", "node-scale-adjuster")
+        })
+        .await;
+    for name in ["binder", "kai-scheduler-default"] {
+        let text = world.get("deployments.apps", name).to_string();
+        for of_kai in [
+            "\"kind\":\"Config\"",
+            "\"kind\":\"SchedulingShard\"",
+            "webhook-tls-secret",
+            "GOGC\",\"value\":\"400",
+        ] {
+            assert!(!text.contains(of_kai), "{of_kai} is left: {text}");
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_invalid_shard_keeps_its_scheduler_and_says_why() {
     let world = World::start().await;

@@ -109,6 +109,7 @@ impl Binder {
             resource_version: Some(found.resource_version.clone()),
             // The pod's own grace period, so that the kubelet confirms that the GPU is free.
             grace_seconds: None,
+            ..Deletion::default()
         };
         self.client.delete(target, &only_this).await?;
         if found.out_of_cpu_or_memory {

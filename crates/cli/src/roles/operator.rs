@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
-use kai_controllers::installation::InstallationArgs;
+use kai_controllers::installation::{self, InstallationArgs, KaiPrograms};
 use kai_controllers::operator::{self, ImageReference, Installation, Runner};
 
 use super::process::{Election, IgnoredRates, Process};
@@ -44,8 +44,12 @@ pub(crate) fn main(arguments: Arguments) -> anyhow::Result<ExitCode> {
         installation: arguments.operated_installation()?,
         scheduler_flags: Arc::new(ShardCheck::of(Runner::Deployments)),
     };
+    let installation = arguments.installation.settings(&arguments.election.namespace);
     let start = Start {
-        installation: arguments.installation.settings(&arguments.election.namespace),
+        installation: installation.map(|installation| installation::Settings {
+            kai_programs: KaiPrograms::Replace,
+            ..installation
+        }),
         leadership: Leadership::Elected(arguments.election),
         leases: vec![LEASE.to_owned()],
         announced: &RoleSettings::default(),

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::ArgAction::Set;
 
+use super::KaiPrograms;
+
 /// Flags of the installation step. Without them nothing is installed, and the role needs no permissions for it.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Installation")]
@@ -28,6 +30,8 @@ pub struct Settings {
     pub directory: Option<PathBuf>,
     /// Whether it copies the Topologies of Kueue; only with a directory.
     pub migrate_topologies: bool,
+    /// What happens while programs of KAI run in kai's namespace.
+    pub kai_programs: KaiPrograms,
     /// kai's namespace, which owns the anchor of the installation.
     pub namespace: String,
 }
@@ -40,6 +44,7 @@ impl InstallationArgs {
             apply_crds: self.apply_crds,
             directory: self.installation.clone(),
             migrate_topologies: self.migrate_topologies,
+            kai_programs: KaiPrograms::WaitFor,
             namespace: namespace.to_owned(),
         })
     }

@@ -10,6 +10,7 @@ mod args;
 pub mod crds;
 mod directory;
 mod error;
+mod kai_programs;
 mod objects;
 mod topologies;
 mod uninstall;
@@ -22,8 +23,9 @@ use kai_cluster::Client;
 pub use args::{InstallationArgs, Settings};
 use directory::InstallationObject;
 pub use error::Error;
+pub use kai_programs::KaiPrograms;
 use objects::Pass;
-pub use uninstall::{Installation, uninstall};
+pub use uninstall::{Installation, ReservationPods, uninstall};
 
 /// The first pause after a failure; each further one is twice as long.
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
@@ -39,13 +41,22 @@ pub struct RemainingObjects {
     migrate_topologies: bool,
 }
 
-/// Carries the step out, as far as it needs no webhook of kai's. Waits for an API server that does not answer. Fails if an object or file
+/// Carries the step out, as far as it needs no webhook of kai's. Waits for an API server that does not answer, and while programs of KAI run. Fails if an object or file
 /// is invalid.
 pub async fn run(client: &Client, settings: &Settings) -> Result<RemainingObjects, Error> {
     let objects = match &settings.directory {
         Some(directory) => directory::read(directory)?,
         None => Vec::new(),
     };
+    match settings.kai_programs {
+        KaiPrograms::WaitFor => {
+            retry("looking for programs of KAI-Scheduler", async || {
+                kai_programs::wait_until_gone(client, &settings.namespace).await
+            })
+            .await?;
+        }
+        KaiPrograms::Replace => {}
+    }
     if settings.apply_crds {
         let applied = retry("applying the CustomResourceDefinitions", async || {
             crds::apply(client, crds::NewerCrds::Keep).await

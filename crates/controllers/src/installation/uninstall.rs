@@ -2,7 +2,8 @@
 //! policies, leases and reservation pods. Workloads, queues, pod groups and CustomResourceDefinitions stay.
 
 use kai_api::{Pod, Resource, Scope, keys};
-use kai_cluster::{Client, Deletion, Selection, Target};
+use kai_cluster::{Client, Deletion, Part, Patch, Selection, Target};
+use serde_json::json;
 
 static LEASE: Resource = Resource::new("coordination.k8s.io", "v1", "Lease", "leases", Scope::Namespaced);
 
@@ -15,8 +16,22 @@ pub struct Installation {
     pub reservation_namespace: String,
 }
 
-/// Removes webhooks, policies, leases and reservation pods.
-pub async fn uninstall(client: &Client, installation: &Installation) -> Result<(), kai_cluster::Error> {
+/// What happens to the reservation pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReservationPods {
+    /// They go: the GPUs of running pods look free to the kubelets.
+    #[default]
+    Delete,
+    /// They stay, and do not go with the installation: for KAI, which deletes running pods that share a GPU without a reservation pod.
+    Keep,
+}
+
+/// Removes webhooks, policies and leases; reservation pods go or stay.
+pub async fn uninstall(
+    client: &Client,
+    installation: &Installation,
+    reservation_pods: ReservationPods,
+) -> Result<(), kai_cluster::Error> {
     crate::admission::uninstall(client).await?;
     let namespace = &installation.namespace;
     for lease in client.list_values(&LEASE, &within(namespace)).await? {
@@ -37,9 +52,22 @@ pub async fn uninstall(client: &Client, installation: &Installation) -> Result<(
     };
     for pod in client.list::<Pod>(&reserving).await? {
         let target = Target::of::<Pod>(namespace, pod.metadata.plain_name());
-        client.delete(target, &Deletion::default()).await?;
+        match reservation_pods {
+            ReservationPods::Delete => client.delete(target, &Deletion::default()).await?,
+            ReservationPods::Keep => detach(client, target, pod.metadata.uid.as_deref()).await?,
+        }
     }
     Ok(())
+}
+
+/// Removes the owner of a reservation pod, so that the pod does not go with the anchor of the installation.
+async fn detach(client: &Client, target: Target<'_>, uid: Option<&str>) -> Result<(), kai_cluster::Error> {
+    let without_owner = json!({ "metadata": { "uid": uid, "ownerReferences": null } });
+    match client.patch(target, Part::Object, Patch::Merge(without_owner)).await {
+        // It has ended since it was listed.
+        Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
+        detached => detached.map(drop),
+    }
 }
 
 fn within(namespace: &str) -> Selection {

@@ -29,6 +29,7 @@ pub use flags::Flags;
 pub use inputs::{ClusterFacts, ImageReference, Installation, Runner, SchedulerFlags};
 pub use objects::{DesiredObject, Owner, objects};
 pub use owned::Watches;
+pub(crate) use owned::is_marked;
 pub use plan::{Plan, plan};
 pub use reconcile::{Settings, run};
 pub use shard::{ShardPlan, ShardScheduler};

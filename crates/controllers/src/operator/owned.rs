@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kai_api::{Metadata, Object, Resource, Scope};
-use kai_cluster::{Client, Deletion, Error, Informer, Selection, Subscription, Target};
+use kai_cluster::{Client, Deletion, Dependents, Error, Informer, Selection, Subscription, Target};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -33,6 +33,11 @@ pub(super) fn mark(fields: &mut Value, owner: &Owner) {
     fields["metadata"]["annotations"][OPERATED_FOR] = owner.into();
 }
 
+/// Whether the operator marked the object with these metadata.
+pub(crate) fn is_marked(metadata: &Value) -> bool {
+    metadata["annotations"][OPERATED_FOR].is_string()
+}
+
 fn marked(text: &str) -> Option<Owner> {
     match text.strip_prefix("SchedulingShard/") {
         Some(shard) => Some(Owner::Shard(shard.to_owned())),
@@ -49,6 +54,9 @@ pub(super) struct OwnedObject {
     pub(super) controller: Option<String>,
     /// The owner that the operator marked it with.
     pub(super) mark: Option<Owner>,
+    /// Whether a Config or shard is among its owners: KAI's operator makes them the owners of all its objects.
+    has_kai_owner: bool,
+    pub(super) is_terminating: bool,
     uid: Option<String>,
 }
 
@@ -56,8 +64,9 @@ impl OwnedObject {
     fn of(resource: &'static Resource, object: &Value) -> Option<OwnedObject> {
         let metadata = &object["metadata"];
         let text = |value: &Value| value.as_str().map(str::to_owned);
-        let mut owners = metadata["ownerReferences"].as_array().into_iter().flatten();
-        let controller = owners.find(|owner| owner["controller"] == true);
+        let owners = || metadata["ownerReferences"].as_array().into_iter().flatten();
+        let of_kai = |owner: &Value| owner["apiVersion"].as_str() == Some(&kai_api::Config::RESOURCE.api_version());
+        let controller = owners().find(|owner| owner["controller"] == true);
         let controller = controller.and_then(|owner| text(&owner["uid"]));
         let mark = metadata["annotations"][OPERATED_FOR].as_str().and_then(marked);
         if controller.is_none() && mark.is_none() {
@@ -69,11 +78,18 @@ impl OwnedObject {
             name: text(&metadata["name"])?,
             controller,
             mark,
+            has_kai_owner: owners().any(of_kai),
+            is_terminating: !metadata["deletionTimestamp"].is_null(),
             uid: text(&metadata["uid"]),
         })
     }
 
-    pub(super) async fn delete(&self, client: &Client) -> Result<(), Error> {
+    /// Whether KAI's operator made the object: objects of this operator have the mark.
+    pub(super) fn is_of_kai(&self) -> bool {
+        self.has_kai_owner && self.mark.is_none()
+    }
+
+    pub(super) async fn delete(&self, client: &Client, dependents: Dependents) -> Result<(), Error> {
         let target = Target {
             resource: self.resource,
             namespace: &self.namespace,
@@ -81,6 +97,7 @@ impl OwnedObject {
         };
         let deletion = Deletion {
             uid: self.uid.clone(),
+            dependents,
             ..Deletion::default()
         };
         client.delete(target, &deletion).await

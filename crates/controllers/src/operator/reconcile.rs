@@ -11,8 +11,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kai_api::{Metadata, Object, SchedulingShard};
-use kai_cluster::{Client, Context, InstallationOwner, Part, Patch, Target};
+use kai_api::{Metadata, Object, Resource, SchedulingShard};
+use kai_cluster::{Client, Context, Dependents, InstallationOwner, Part, Patch, Target};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -96,7 +96,19 @@ async fn reconcile(context: &Context, settings: &Settings) -> Result<(), Error> 
     let owners = Owners::of(&config.metadata, &state.shards, anchor);
     let mut progress = Progress::of(&plan);
     let desired = objects(&plan);
+    let replaced = progress
+        .remove_objects_of_kai(client, &installation.namespace, &state, &owners)
+        .await;
     for object in &desired {
+        let is_same = |(resource, name): &(&Resource, String)| *resource == object.resource && *name == object.name;
+        if replaced.iter().any(is_same) {
+            let waits = format!(
+                "{} {} of KAI-Scheduler is being removed",
+                object.resource.kind, object.name
+            );
+            progress.conditions.of_owner(&object.owner).unavailable.push(waits);
+            continue;
+        }
         progress.apply(client, object, &owners).await;
     }
     let namespaces = BTreeSet::from([&plan.namespace, &installation.namespace]);
@@ -205,6 +217,40 @@ impl Progress {
         }
     }
 
+    /// Removes the objects that KAI's operator made, and returns those that still exist. They can't become objects of this operator: their
+    /// volumes, variables and owners would stay in them. A Deployment goes after its pods, so that no program of KAI works beside its
+    /// successor: without leader election, KAI's programs hold no lease.
+    async fn remove_objects_of_kai(
+        &mut self,
+        client: &Client,
+        namespace: &str,
+        state: &State,
+        owners: &Owners,
+    ) -> Vec<(&'static Resource, String)> {
+        let owned = match owned::list(client, namespace, state.facts).await {
+            Ok(owned) => owned,
+            Err(error) => {
+                self.fail(owners, &Owner::Config, error.to_string());
+                return Vec::new();
+            }
+        };
+        let mut removed = Vec::new();
+        for object in owned.into_iter().filter(OwnedObject::is_of_kai) {
+            if !object.is_terminating {
+                tracing::info!(
+                    kind = &*object.resource.kind,
+                    name = object.name,
+                    "deleting: KAI-Scheduler's operator made it"
+                );
+                if let Err(error) = object.delete(client, Dependents::First).await {
+                    self.fail(owners, &Owner::Config, error.to_string());
+                }
+            }
+            removed.push((object.resource, object.name));
+        }
+        removed
+    }
+
     async fn delete_unwanted(
         &mut self,
         client: &Client,
@@ -236,7 +282,7 @@ impl Progress {
                 name = object.name,
                 "deleting: no longer wanted"
             );
-            if let Err(error) = object.delete(client).await {
+            if let Err(error) = object.delete(client, Dependents::Later).await {
                 self.fail(owners, &owner, error.to_string());
             }
         }
