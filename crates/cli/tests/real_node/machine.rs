@@ -1,5 +1,5 @@
-//! The programs of a node: containerd, the kubelet, `kai all` and the node agent, each of which can be killed and restarted. Their
-//! files are in the directory that `.ci/node` prepared.
+//! The programs of a node: containerd, the kubelet, kube-proxy, and optionally `kai all` and the node agent as plain processes, each of which
+//! can be killed and restarted. Their files are in the directory that `.ci/node` prepared.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -10,6 +10,7 @@ use kai_api::{Node, keys};
 use kai_cluster::{Client, ClientConfig, Part, Patch, Target};
 use serde_json::{Value, json};
 
+use crate::manifests::account_file;
 use crate::process::Process;
 
 /// The node's name.
@@ -39,11 +40,12 @@ pub(crate) struct Machine {
     agent: Option<Process>,
     kai: Option<Process>,
     kubelet: Option<Process>,
+    proxy: Option<Process>,
     containerd: Option<Process>,
 }
 
 impl Machine {
-    /// Starts all programs. `None` if `.ci/node` did not prepare the machine.
+    /// Starts the programs of a node without kai. `None` if `.ci/node` did not prepare the machine.
     pub(crate) async fn start() -> Option<Machine> {
         let Some(directory) = std::env::var_os("KAI_NODE_DIR") else {
             eprintln!("skipped: KAI_NODE_DIR is not set; run .ci/node");
@@ -58,6 +60,7 @@ impl Machine {
             agent: None,
             kai: None,
             kubelet: None,
+            proxy: None,
             containerd: None,
         };
         machine.control("");
@@ -72,7 +75,14 @@ impl Machine {
             );
         }
         machine.start_kubelet();
-        machine.start_kai();
+        machine
+            .until("the node has an address", async || {
+                machine.node().await?["status"]["addresses"][0]
+                    .is_object()
+                    .then_some(())
+            })
+            .await;
+        machine.start_proxy();
         Some(machine)
     }
 
@@ -92,14 +102,20 @@ impl Machine {
     pub(crate) fn start_kubelet(&mut self) {
         self.kubelet = None;
         let mut command = self.shell(
-            "exec $KAI_NODE_KUBELET --config=$KAI_NODE_DIR/kubelet.yaml --kubeconfig=$KAI_NODE_DIR/kubelet.kubeconfig \
-             --hostname-override=kai-node --node-ip=$KAI_NODE_NET.1",
+            "exec $KAI_KUBE_BIN/kubelet --config=$KAI_NODE_DIR/kubelet.yaml --kubeconfig=$KAI_NODE_DIR/kubelet.kubeconfig \
+             --hostname-override=kai-node --node-ip=$KAI_NODE_ADDRESS",
         );
         self.kubelet = Some(Process::start(&self.directory, "kubelet", &mut command));
     }
 
     pub(crate) fn stop_kubelet(&mut self) {
         self.kubelet = None;
+    }
+
+    /// Starts kube-proxy, which connects the addresses of Services with pods.
+    fn start_proxy(&mut self) {
+        let mut command = self.shell("exec $KAI_KUBE_BIN/kube-proxy --config=$KAI_NODE_DIR/kube-proxy.yaml");
+        self.proxy = Some(Process::start(&self.directory, "kube-proxy", &mut command));
     }
 
     /// Kills `kai all` and the agent.
@@ -109,7 +125,7 @@ impl Machine {
     }
 
     /// Starts `kai all` with the account of the manifests.
-    fn start_kai(&mut self) {
+    pub(crate) fn start_kai(&mut self) {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut command = self.kai("all", "kai-all");
         command.args(["--listen-address=", "--plugin-server-port=0"]);
@@ -118,7 +134,7 @@ impl Machine {
             format!("admission=--webhook-url=https://127.0.0.1:{port}"),
             // This node has no software of NVIDIA.
             "admission=--gpu-fraction-runtime-class-name=".to_owned(),
-            "binder=--resource-reservation-pod-image=localhost/kai:test".to_owned(),
+            "binder=--resource-reservation-pod-image=registry/local/kai-scheduler/kai:0.0.0".to_owned(),
         ];
         command.args(flags.iter().flat_map(|flag| ["--role", flag]));
         self.kai = Some(Process::start(&self.directory, "kai-all", &mut command));
@@ -236,19 +252,25 @@ impl Machine {
     }
 
     fn processes_mut(&mut self) -> impl Iterator<Item = &mut Process> {
-        let all = [&mut self.containerd, &mut self.kubelet, &mut self.kai, &mut self.agent];
+        let all = [
+            &mut self.containerd,
+            &mut self.kubelet,
+            &mut self.proxy,
+            &mut self.kai,
+            &mut self.agent,
+        ];
         all.into_iter().flatten()
     }
 
-    fn last_words(&self) -> String {
-        let all = [&self.containerd, &self.kubelet, &self.kai, &self.agent];
+    pub(crate) fn last_words(&self) -> String {
+        let all = [&self.containerd, &self.kubelet, &self.proxy, &self.kai, &self.agent];
         all.into_iter().flatten().map(Process::last_words).collect()
     }
 
     /// `kai` with the credentials of an account.
     fn kai(&self, subcommand: &str, account: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kai"));
-        let credentials = self.directory.join(format!("{account}.kubeconfig"));
+        let credentials = account_file(&self.directory, account);
         command.arg(subcommand).arg("--kubeconfig").arg(credentials);
         command
     }
@@ -269,6 +291,6 @@ pub(crate) fn driver_flags() -> [String; 4] {
 }
 
 /// A variable of the environment that `.ci/node` sets.
-fn set(variable: &str) -> String {
+pub(crate) fn set(variable: &str) -> String {
     std::env::var(variable).unwrap_or_else(|_| panic!("{variable} is not set; run .ci/node"))
 }

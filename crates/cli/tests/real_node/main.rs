@@ -1,22 +1,38 @@
-//! A real node: kubelet, containerd and the node agent with fake GPUs on this machine, all of kai on a real API server, pods of kai's
-//! image. `.ci/node` prepares it and runs this test; elsewhere it is skipped.
+//! A real node: kubelet, kube-proxy, containerd and the node agent with fake GPUs on this machine, all of kai on a real API server, pods of
+//! kai's image. `.ci/node` prepares it and runs this test; elsewhere it is skipped.
 
 #![allow(clippy::unwrap_used)]
 
-mod install;
+mod commands;
+mod doctor;
 mod machine;
+mod manifests;
+mod memory;
 mod pods;
 mod process;
+mod releases;
 mod scenes;
 
 use machine::Machine;
 
-/// The scenes run one after the other on the same node.
+/// Helm releases of the chart. Each test begins and ends without kai on the cluster.
+#[tokio::test]
+async fn the_chart_for_real() {
+    let Some(mut machine) = Machine::start().await else {
+        return;
+    };
+    releases::all_in_one(&mut machine).await;
+    releases::roles(&mut machine).await;
+}
+
+/// kai as plain processes, which the scenes kill and restart. They run one after the other.
 #[tokio::test]
 async fn a_node_for_real() {
     let Some(mut machine) = Machine::start().await else {
         return;
     };
+    manifests::apply(&machine);
+    machine.start_kai();
     scenes::a_reservation_finds_its_gpu_by_nvml_where_the_agent_does_not_tell(&mut machine).await;
     scenes::the_kubelet_takes_the_devices(&mut machine).await;
     scenes::a_container_sees_its_own_gpus_and_no_others(&mut machine).await;
@@ -25,7 +41,18 @@ async fn a_node_for_real() {
     scenes::a_container_that_starts_again_gets_its_gpu_again(&mut machine).await;
     scenes::restarts_are_survived(&mut machine).await;
     scenes::a_gpu_fails_and_returns(&mut machine).await;
-    scenes::the_doctor_runs_in_a_pod(&mut machine).await;
-    scenes::kai_itself_runs_in_pods(&mut machine).await;
+    doctor::a_job_runs_the_doctor(&mut machine).await;
     scenes::an_annotation_is_enough_for_cdi(&mut machine).await;
+    machine.stop_kai();
+    manifests::delete(&machine);
+}
+
+/// The memory of an installation without work. It says something about users only if KAI_NODE_PROGRAM is an optimised program.
+#[tokio::test]
+#[ignore = "a measurement: KAI_NODE_PROGRAM=target/release/kai .ci/node --ignored idle_memory"]
+async fn idle_memory() {
+    let Some(mut machine) = Machine::start().await else {
+        return;
+    };
+    memory::measure_idle(&mut machine).await;
 }

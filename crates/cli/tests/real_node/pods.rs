@@ -73,13 +73,9 @@ pub(crate) fn ending(mut pod: Value) -> Value {
 impl Machine {
     /// Creates the pod; retries until webhooks and service accounts exist.
     pub(crate) async fn create(&self, pod: &Value) {
-        self.create_in("default", pod).await;
-    }
-
-    pub(crate) async fn create_in(&self, namespace: &str, pod: &Value) {
         let name = pod["metadata"]["name"].as_str().unwrap();
         self.until(&format!("{name} is accepted"), async || {
-            match self.client.create(&Pod::RESOURCE, namespace, pod.clone()).await {
+            match self.client.create(&Pod::RESOURCE, "default", pod.clone()).await {
                 Ok(_) => Some(()),
                 Err(error) => {
                     let text = error.to_string();
@@ -137,6 +133,37 @@ impl Machine {
             holding.namespace == namespace && holding.pod == pod && holding.resource == keys::RESOURCE_GPU
         });
         own.flat_map(|holding| holding.device_ids).collect()
+    }
+
+    /// A workload with a GPU share sees the GPU of its reservation pod.
+    pub(crate) fn sees_share(&self, seen: &Seen, gpu: &str) {
+        let expected = if self.mode == "cdi" {
+            BTreeSet::from([gpu.to_owned()])
+        } else {
+            // Without CDI and NVIDIA's runtime the container gets the UUID in its environment, but no devices.
+            assert!(seen.text.contains(gpu), "{}", seen.text);
+            BTreeSet::new()
+        };
+        assert_eq!(seen.gpus, expected, "{}", seen.text);
+    }
+
+    /// The containers of the pods `kept` and `shared`, and their restart counts, once the kubelet has reported them.
+    pub(crate) async fn running(&self) -> Value {
+        let mut found = json!({});
+        for name in ["kept", "shared"] {
+            if self.pod("default", name).await.is_none() {
+                continue;
+            }
+            found[name] = self
+                .until(&format!("{name} is said to run"), async || {
+                    let pod = self.pod("default", name).await?;
+                    let status = &pod["status"]["containerStatuses"][0];
+                    let facts = json!([status["containerID"], status["restartCount"]]);
+                    status["state"]["running"].is_object().then_some(facts)
+                })
+                .await;
+        }
+        found
     }
 
     /// The reservation pods.

@@ -1,18 +1,18 @@
-//! The tests on the real node.
+//! The scenes with kai as plain processes.
 
 use std::collections::BTreeSet;
 
 use kai_api::keys;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::install;
 use crate::machine::{Duty, GPUS, Machine};
 use crate::pods::{LOOK, Seen, ending, fraction, plain, whole, workload};
 
 /// Labels that NVIDIA's feature discovery sets on a node without kai's agent.
 const DISCOVERED: [(&str, &str); 2] = [(keys::NODE_GPU_COUNT, "4"), (keys::NODE_GPU_MEMORY, "40960")];
 
-fn scene(words: &str) {
+/// Prints the name of a scene.
+pub(crate) fn scene(words: &str) {
     println!("-- {words}");
 }
 
@@ -79,16 +79,8 @@ pub(crate) async fn two_pods_share_a_gpu(machine: &mut Machine) {
     );
     assert_eq!(rest.gpus.len(), 3);
     assert!(!rest.gpus.contains(&gpu));
-    for (name, seen) in [("left", left), ("right", right)] {
-        let expected = if machine.mode == "cdi" {
-            BTreeSet::from([gpu.clone()])
-        } else {
-            // Without CDI and NVIDIA's runtime the container gets the UUID in its environment, but no devices.
-            assert!(seen.text.contains(&gpu), "{name}:\n{}", seen.text);
-            BTreeSet::new()
-        };
-        assert_eq!(seen.gpus, expected, "{name}:\n{}", seen.text);
-    }
+    machine.sees_share(&left, &gpu);
+    machine.sees_share(&right, &gpu);
     machine.delete(&["left", "right", "rest"], 0).await;
 }
 
@@ -100,7 +92,7 @@ pub(crate) async fn restarts_are_survived(machine: &mut Machine) {
     let kept = machine.seen("kept").await.gpus;
     machine.seen("shared").await;
     let (_, gpu) = machine.reservation().await;
-    let before = running(machine).await;
+    let before = machine.running().await;
     for victim in ["kubelet", "agent", "containerd"] {
         scene(&format!("  {victim}"));
         let registered = machine.registrations();
@@ -130,7 +122,7 @@ pub(crate) async fn restarts_are_survived(machine: &mut Machine) {
             "the kubelet's accounts are kept"
         );
         machine.delete(&["next", "beside"], 1).await;
-        assert_eq!(running(machine).await, before, "no container was touched");
+        assert_eq!(machine.running().await, before, "no container was touched");
     }
     machine.delete(&["kept", "shared"], 0).await;
 }
@@ -140,14 +132,14 @@ pub(crate) async fn a_gpu_fails_and_returns(machine: &mut Machine) {
     machine.create(&whole("kept", 1)).await;
     let kept = machine.seen("kept").await.gpus;
     let gpu = kept.first().unwrap();
-    let before = running(machine).await;
+    let before = machine.running().await;
     machine.control(&format!("gpus: {{{gpu}: {{state: lost}}}}"));
     machine.until_offers(GPUS - 1).await;
     machine.until_healthy("False").await;
     machine.create(&whole("others", 2)).await;
     // Two, because the pod on the failed GPU counts as well.
     assert!(machine.seen("others").await.gpus.is_disjoint(&kept));
-    assert_eq!(running(machine).await["kept"], before["kept"]);
+    assert_eq!(machine.running().await["kept"], before["kept"]);
     machine.control("");
     machine.until_offers(GPUS).await;
     machine.until_healthy("True").await;
@@ -162,7 +154,7 @@ pub(crate) async fn a_lost_reservation_gets_the_same_gpu_again(machine: &mut Mac
     machine.create(&fraction("shared", "0.5")).await;
     machine.seen("shared").await;
     let (lost, gpu) = machine.reservation().await;
-    let before = running(machine).await;
+    let before = machine.running().await;
     machine.delete(&["first"], 1).await;
     machine.delete_reservation(&lost).await;
     machine
@@ -172,7 +164,7 @@ pub(crate) async fn a_lost_reservation_gets_the_same_gpu_again(machine: &mut Mac
             (again["metadata"]["uid"] != lost["metadata"]["uid"] && told == gpu).then_some(())
         })
         .await;
-    assert_eq!(running(machine).await, before, "no container was touched");
+    assert_eq!(machine.running().await, before, "no container was touched");
     machine.delete(&["shared"], 0).await;
 }
 
@@ -189,69 +181,6 @@ pub(crate) async fn a_container_that_starts_again_gets_its_gpu_again(machine: &m
     let (half_again, one_again) = tokio::join!(machine.seen_in("half", 2), machine.seen_in("one", 2));
     assert_eq!((half.gpus, one.gpus), (half_again.gpus, one_again.gpus));
     machine.delete(&["half", "one"], 0).await;
-}
-
-pub(crate) async fn the_doctor_runs_in_a_pod(machine: &mut Machine) {
-    scene("the pod of `kai doctor NODE` reads the host's files, and nothing else");
-    let pod = install::doctor_pod();
-    machine.create_in(keys::SYSTEM_NAMESPACE, &pod).await;
-    let report = machine
-        .until("the doctor has reported", async || {
-            let pod = machine.pod(keys::SYSTEM_NAMESPACE, "kai-doctor").await?;
-            let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
-            ended.is_object().then(|| machine.output(&pod, 0))?
-        })
-        .await;
-    let has = |words: &str| assert!(report.contains(words), "{words}:\n{report}");
-    has("NVIDIA A100");
-    has("kubelet            /var/lib/kubelet/pod-resources/kubelet.sock\n");
-    has("not looked at: no kubeconfig");
-}
-
-pub(crate) async fn kai_itself_runs_in_pods(machine: &mut Machine) {
-    scene("kai and its agent run as the pods that the chart has");
-    // While the processes still serve the webhooks for pods.
-    for pod in install::apply(machine) {
-        machine.create_in(keys::SYSTEM_NAMESPACE, &pod).await;
-    }
-    machine.stop_kai();
-    for name in ["kai-all", "kai-node-agent"] {
-        let ready = |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
-        machine
-            .until(&format!("{name} is ready"), async || {
-                let pod = machine.pod(keys::SYSTEM_NAMESPACE, name).await?;
-                pod["status"]["conditions"].as_array()?.iter().any(ready).then_some(())
-            })
-            .await;
-    }
-    machine.until_offers(GPUS).await;
-    for pod in [whole("one", 1), fraction("half", "0.5")] {
-        machine.create(&pod).await;
-    }
-    let (one, half) = (machine.seen("one").await, machine.seen("half").await);
-    assert_eq!(one.gpus, machine.held("default", "one").await, "{}", one.text);
-    let (_, gpu) = machine.reservation().await;
-    assert!(half.text.contains(&gpu) || half.gpus.contains(&gpu), "{}", half.text);
-
-    scene("an uninstallation removes what kai created, and the workloads run on");
-    assert!(!install::registrations(machine).is_empty());
-    install::delete_pods_and_anchor(machine);
-    machine
-        .until("webhooks, policies and reservation pods are gone", async || {
-            let is_clean = install::registrations(machine).is_empty() && machine.reservations().await.is_empty();
-            is_clean.then_some(())
-        })
-        .await;
-    for name in ["one", "half"] {
-        let pod = machine.pod("default", name).await.unwrap();
-        let status = &pod["status"]["containerStatuses"][0];
-        assert_eq!(
-            (&pod["status"]["phase"], &status["restartCount"]),
-            (&json!("Running"), &json!(0)),
-            "{name}"
-        );
-    }
-    machine.delete(&["one", "half"], 0).await;
 }
 
 pub(crate) async fn an_annotation_is_enough_for_cdi(machine: &mut Machine) {
@@ -276,23 +205,4 @@ pub(crate) async fn an_annotation_is_enough_for_cdi(machine: &mut Machine) {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let seen = Seen::in_output(plain(&String::from_utf8(done.stdout).unwrap())).unwrap();
     assert_eq!(seen.gpus, BTreeSet::from([gpu.to_owned()]), "{}", seen.text);
-}
-
-/// The container of each running pod, and its restart count, once the kubelet has reported them.
-async fn running(machine: &Machine) -> Value {
-    let mut found = json!({});
-    for name in ["kept", "shared"] {
-        if machine.pod("default", name).await.is_none() {
-            continue;
-        }
-        found[name] = machine
-            .until(&format!("{name} is said to run"), async || {
-                let pod = machine.pod("default", name).await?;
-                let status = &pod["status"]["containerStatuses"][0];
-                let facts = json!([status["containerID"], status["restartCount"]]);
-                status["state"]["running"].is_object().then_some(facts)
-            })
-            .await;
-    }
-    found
 }

@@ -1,7 +1,8 @@
 //! The webhook configurations: the requests that the API server sends to the webhooks. Rendering only.
 //!
 //! The API server sends no pods of other schedulers, so those are created and deleted while no webhook server runs. It sends no pod and
-//! pod group writes of our own roles either, so that the roles work in that time.
+//! pod group writes of our own roles either, so that the roles work in that time. It sends no queues and topologies that the installation
+//! step creates: a replica is ready after that step, and only a ready one is an endpoint of the webhooks' Service.
 
 use kai_api::{Resource, Scope};
 use serde_json::{Value, json};
@@ -122,13 +123,15 @@ fn validate_topology(settings: &Settings, bundle: &str) -> Value {
         &["CREATE", "UPDATE"],
         "Cluster",
     )];
-    webhook(
+    let mut hook = webhook(
         settings,
         bundle,
         &format!("topology.{}", webhook_name(settings)),
         VALIDATE_TOPOLOGY,
         &rules,
-    )
+    );
+    exempt_installation_step(&mut hook, settings);
+    hook
 }
 
 fn validate_queue(settings: &Settings, bundle: &str) -> Value {
@@ -139,13 +142,15 @@ fn validate_queue(settings: &Settings, bundle: &str) -> Value {
         &["CREATE", "UPDATE"],
         "Cluster",
     )];
-    webhook(
+    let mut hook = webhook(
         settings,
         bundle,
         "queue-validation.kai.scheduler",
         VALIDATE_QUEUE,
         &rules,
-    )
+    );
+    exempt_installation_step(&mut hook, settings);
+    hook
 }
 
 /// Fails open: the webhook guards against mistakes only, and an uninstallation must succeed while no webhook server runs.
@@ -223,6 +228,15 @@ fn restrict_to_our_pods(hook: &mut Value, settings: &Settings) {
         settings.scheduler_name
     );
     hook["matchConditions"] = json!([{"name": "scheduler-name-match", "expression": ours}]);
+}
+
+/// The accounts of kai create objects of these kinds only in the installation step.
+fn exempt_installation_step(hook: &mut Value, settings: &Settings) {
+    let expression = format!(
+        "request.operation != 'CREATE' || !request.userInfo.username.startsWith('system:serviceaccount:{}:')",
+        settings.system_namespace
+    );
+    hook["matchConditions"] = json!([{"name": "not-installed-by-us", "expression": expression}]);
 }
 
 fn rule(group: &str, version: &str, resource: &str, operations: &[&str], scope: &str) -> Value {

@@ -66,6 +66,13 @@ impl Conditions {
         self.of_owner(&owner).errors.push(error);
     }
 
+    /// Whether all roles that are switched on run as planned.
+    pub(super) fn are_available(&self) -> bool {
+        self.by_owner
+            .values()
+            .all(|readiness| readiness.errors.is_empty() && readiness.unavailable.is_empty())
+    }
+
     pub(super) fn of_owner(&mut self, owner: &Owner) -> &mut Readiness {
         self.by_owner.entry(owner.clone()).or_default()
     }

@@ -3,7 +3,7 @@
 use kai_api::{Resource, Scope};
 use serde_json::{Value, json};
 
-use super::component::Component;
+use super::component::{Component, Role};
 use super::plan::{Plan, PodSettings};
 use super::shard::ShardScheduler;
 
@@ -32,6 +32,10 @@ const CONFIG_VOLUME: &str = "config";
 const CONFIG_KEY: &str = "config.yaml";
 /// A pod starts again when its configuration file changes, because the template changes with this annotation.
 const CONFIG_HASH: &str = "kai.scheduler/config-hash";
+
+/// How long the service proxies of a cluster may take to learn that a pod has begun or ceased to serve webhooks. The pod is available only
+/// after this time, and serves for this time after its end was decided, so that no call of the API server fails during a rollout.
+const SERVICE_DELAY_SECONDS: u32 = 5;
 
 /// The object that owns an object of the plan.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -124,6 +128,9 @@ fn deployment(component: &Component, pods: &PodSettings) -> Value {
     if let Some(replicas) = component.replicas {
         spec["replicas"] = replicas.into();
     }
+    if component.role == Role::Admission {
+        spec["minReadySeconds"] = SERVICE_DELAY_SECONDS.into();
+    }
     json!({ "spec": spec })
 }
 
@@ -167,6 +174,9 @@ fn container(component: &Component, pods: &PodSettings) -> Value {
         // The identity in an election begins with the name of the pod.
         "env": [{ "name": "HOSTNAME", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }],
     });
+    if component.role == Role::Admission {
+        container["lifecycle"] = json!({ "preStop": { "sleep": { "seconds": SERVICE_DELAY_SECONDS } } });
+    }
     if component.config_file.is_some() {
         container["volumeMounts"] = json!([{ "name": CONFIG_VOLUME, "mountPath": "/etc/config", "readOnly": true }]);
     }

@@ -49,17 +49,22 @@ impl std::fmt::Debug for Settings {
     }
 }
 
-/// Runs the operator until dropped.
+/// Runs the operator until dropped. It is ready once all Deployments are available: then pods are scheduled, and `helm install --wait`
+/// returns.
 pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
     let wake = Arc::new(Notify::new());
     let namespace = &settings.installation.namespace;
     let watches = Watches::start(&context.client, Some(namespace), &wake);
     context.health.announce(HEALTH, RESYNC * 4);
+    let first_rollout = context.health.hold("availability of the roles");
     loop {
         watches.clear();
         let pause = match reconcile(&context, &settings).await {
-            Ok(()) => {
+            Ok(rollout) => {
                 context.health.alive(HEALTH);
+                if rollout == Rollout::Complete {
+                    first_rollout.release();
+                }
                 RESYNC
             }
             Err(error) => {
@@ -73,7 +78,14 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
     }
 }
 
-async fn reconcile(context: &Context, settings: &Settings) -> Result<(), Error> {
+/// Whether the roles run as planned.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rollout {
+    Complete,
+    Incomplete,
+}
+
+async fn reconcile(context: &Context, settings: &Settings) -> Result<Rollout, Error> {
     let client = &context.client;
     let state = read_state(client).await?;
     let installation = &settings.installation;
@@ -81,7 +93,7 @@ async fn reconcile(context: &Context, settings: &Settings) -> Result<(), Error> 
         InstallationOwner::Present(reference) => Some(reference),
         InstallationOwner::Absent => None,
         // kai is being uninstalled; the garbage collector deletes its objects.
-        InstallationOwner::Deleted(_) => return Ok(()),
+        InstallationOwner::Deleted(_) => return Ok(Rollout::Incomplete),
     };
     let Some(config) = &state.config else {
         let mut progress = Progress::new(Conditions::without_config(&state.shards));
@@ -89,7 +101,8 @@ async fn reconcile(context: &Context, settings: &Settings) -> Result<(), Error> 
         progress
             .delete_unwanted(client, &installation.namespace, &[], &state, &owners)
             .await;
-        return Ok(progress.conditions.write(context).await?);
+        progress.conditions.write(context).await?;
+        return Ok(Rollout::Incomplete);
     };
     let flags = &*settings.scheduler_flags;
     let plan = plan(&config.spec, &state.shards, installation, state.facts, flags);
@@ -118,7 +131,10 @@ async fn reconcile(context: &Context, settings: &Settings) -> Result<(), Error> 
             .await;
     }
     progress.conditions.write(context).await?;
-    Ok(())
+    Ok(match progress.conditions.are_available() {
+        true => Rollout::Complete,
+        false => Rollout::Incomplete,
+    })
 }
 
 /// The owners of the plan's objects.
