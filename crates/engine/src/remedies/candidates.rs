@@ -370,7 +370,8 @@ fn lower_minimum(trials: &mut Trials<'_>, base: &Outcome, failing: PodId) -> Opt
         Some(PlacementFailure::NoDomain { domains, .. }) if single => domains.first().map_or(0, |(_, fits)| *fits),
         Some(_) | None => from.saturating_sub(1),
     };
-    let sub_group = (!single).then(|| set.name.to_string());
+    let is_subgroup = !single || &*set.name != crate::gangs::DEFAULT_SUB_GROUP;
+    let sub_group = is_subgroup.then(|| set.name.to_string());
     largest_value(trials, i64::from(most.min(from.saturating_sub(1))), |to| {
         Step::LowerMinimum {
             sub_group: sub_group.clone(),

@@ -143,6 +143,19 @@ pub enum Claim {
     NonPreemptible,
 }
 
+impl Claim {
+    /// The name in API answers.
+    pub fn name(self) -> &'static str {
+        match self {
+            Claim::OverQuota => "overQuota",
+            Claim::LowerPriority => "lowerPriority",
+            Claim::SameQueue => "sameQueue",
+            Claim::WithinQuota => "withinQuota",
+            Claim::NonPreemptible => "nonPreemptible",
+        }
+    }
+}
+
 /// The largest GPU requests that fit now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LargestRequest {
@@ -251,6 +264,40 @@ pub enum Step {
     Correct,
     /// Wait.
     Wait(Wait),
+}
+
+impl Step {
+    /// The name of the kind of step in API answers.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Step::End { .. } => "end",
+            Step::Raise {
+                bound: RaisedBound::Limit,
+                ..
+            } => "raiseLimit",
+            Step::Raise {
+                bound: RaisedBound::Quota,
+                ..
+            } => "raiseQuota",
+            Step::MakePreemptible => "makePreemptible",
+            Step::AskAtMost(_) => "askAtMost",
+            Step::LowerMinimum { .. } => "lowerMinimum",
+            Step::Uncordon(_) => "uncordon",
+            Step::MakeReady { .. } => "makeReady",
+            Step::AddNodes { .. } => "addNodes",
+            Step::Relax(_) => "relax",
+            Step::RemoveGates { .. } => "removeGates",
+            Step::CreatePods { .. } => "createPods",
+            Step::CreateGang(_) => "createPodGroup",
+            Step::CreateQueue(_) => "createQueue",
+            Step::NameLeafQueue(_) => "nameLeafQueue",
+            Step::ChangeParent(_) => "changeParent",
+            Step::NameSubGroup(_) => "nameSubGroup",
+            Step::CreateTopology { .. } => "createTopology",
+            Step::Correct => "correct",
+            Step::Wait(_) => "wait",
+        }
+    }
 }
 
 /// A bound of a queue that is raised.

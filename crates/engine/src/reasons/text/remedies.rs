@@ -19,8 +19,12 @@ const ENDED_NAMED_MAX: usize = 8;
 /// An explanation as text: sentences without a full stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExplanationText {
-    /// Where the gang stands, what is missing and what fits.
-    pub facts: Vec<String>,
+    /// Where the gang stands among those that wait.
+    pub position: Option<String>,
+    /// What a pod needs, and what is missing on the nearest nodes.
+    pub needs: Option<String>,
+    /// The largest request that fits now.
+    pub fits: Option<String>,
     /// What would help, any one of them.
     pub remedies: Vec<RemedyText>,
     /// Why there is no remedy.
@@ -51,19 +55,14 @@ impl fmt::Display for RemedyText {
 impl Explanation {
     /// The explanation as text, with these names for gangs. The reason is not part of it.
     pub fn text(&self, name: &dyn Fn(&GangKey) -> String) -> ExplanationText {
-        let mut facts: Vec<String> = self.position.iter().map(Position::to_string).collect();
-        if let Some(needs) = self.request.text().filter(|_| !self.nearest.is_empty()) {
-            let misses = self.nearest.iter().take(NODES_NAMED_MAX);
-            let misses: Vec<String> = misses
-                .map(|miss| ReasonText { reason: miss, name }.to_string())
-                .collect();
-            facts.push(format!("needs {needs}; {}", misses.join("; ")));
-        }
-        if !self.nearest.is_empty() {
-            facts.extend(self.largest.texts(self.request.gpus));
-        }
+        let named = self.nearest.iter().take(NODES_NAMED_MAX);
+        let misses: Vec<String> = named
+            .map(|miss| ReasonText { reason: miss, name }.to_string())
+            .collect();
         ExplanationText {
-            facts,
+            position: self.position.as_ref().map(Position::to_string),
+            needs: (!misses.is_empty()).then(|| format!("{}; {}", self.request, misses.join("; "))),
+            fits: self.largest.text(self.request.gpus).filter(|_| !misses.is_empty()),
             remedies: self.remedies.iter().map(|remedy| remedy.text(name)).collect(),
             no_remedy: self.no_remedy.as_ref().map(NoRemedy::to_string),
             cut: self.is_cut.then(|| {
@@ -100,9 +99,8 @@ fn ordinal(number: u32) -> String {
     format!("{number}{ending}")
 }
 
-impl Request {
-    /// What one pod asks for; `None` if the request has no short text.
-    fn text(&self) -> Option<String> {
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let of_one = match self.gpus {
             GpuAmount::Whole(gpus) => format!("{} on one node", counted(&gpus.to_string(), "GPU")),
             GpuAmount::Memory { mib, devices: 1 } => format!("{} MiB of one GPU", thousands(mib)),
@@ -118,10 +116,10 @@ impl Request {
                 format!("{cpu} and {memory} on one node")
             }
         };
-        Some(match self.pods {
-            0 | 1 => of_one,
-            pods => format!("{of_one} for each of {pods} pods"),
-        })
+        match self.pods {
+            0 | 1 => write!(f, "{of_one}"),
+            pods => write!(f, "{of_one} for each of {pods} pods"),
+        }
     }
 }
 
@@ -217,7 +215,7 @@ impl fmt::Display for ReasonText<'_, Holder> {
 
 impl LargestRequest {
     /// The largest whole request for a pod that asks for whole GPUs, and the largest share for one that shares.
-    fn texts(&self, asked: GpuAmount) -> Option<String> {
+    fn text(&self, asked: GpuAmount) -> Option<String> {
         let whole = || match &self.whole {
             Some((gpus, node)) => format!(
                 "largest request that fits now: {} on {node}",
@@ -237,6 +235,13 @@ impl LargestRequest {
     }
 }
 
+impl Step {
+    /// The step as text, with these names for gangs.
+    pub fn with_names<'a>(&'a self, name: &'a dyn Fn(&GangKey) -> String) -> ReasonText<'a, Step> {
+        ReasonText { reason: self, name }
+    }
+}
+
 impl Remedy {
     fn text(&self, name: &dyn Fn(&GangKey) -> String) -> RemedyText {
         let is_end = |step: &&Step| matches!(step, Step::End { .. });
@@ -253,7 +258,7 @@ impl Remedy {
             steps.push(format!("end {}", listed(&ended)));
         }
         let others = self.steps.iter().filter(|step| !is_end(step));
-        steps.extend(others.map(|step| ReasonText { reason: step, name }.to_string()));
+        steps.extend(others.map(|step| step.with_names(name).to_string()));
         RemedyText {
             steps,
             tried: self.tried,
