@@ -48,6 +48,36 @@ pub struct Explanation {
     pub trials: u32,
 }
 
+impl Explanation {
+    /// The gangs that the explanation names, for callers that look their names up.
+    pub fn gangs(&self) -> Vec<Arc<GangKey>> {
+        let reason = match &self.reason {
+            Some(Reason::NoNode(rejections) | Reason::GangShort { rejections, .. }) => rejections
+                .holders
+                .iter()
+                .map(|(gang, _)| Arc::new(gang.clone()))
+                .collect(),
+            Some(Reason::Evicted(crate::reasons::EvictionReason::For { gang, .. })) => vec![gang.clone()],
+            Some(_) | None => Vec::new(),
+        };
+        let holders = self.nearest.iter().flat_map(|miss| &miss.holders);
+        let steps = self.remedies.iter().flat_map(|remedy| &remedy.steps);
+        let ended = steps.filter_map(|step| match step {
+            Step::End { gang, .. } => Some(gang.clone()),
+            _ => None,
+        });
+        let mut gangs: Vec<Arc<GangKey>> = holders
+            .map(|holder| holder.gang.clone())
+            .chain(ended)
+            .chain(reason)
+            .collect();
+        gangs.extend(self.gang.clone());
+        gangs.sort();
+        gangs.dedup();
+        gangs
+    }
+}
+
 /// The position of a gang in the order in which the next cycle serves gangs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
@@ -373,6 +403,8 @@ pub enum NoRemedy {
         /// The node with the most GPUs, of those that the pod may use; `None` = the pod may use none.
         largest: Option<LargestNode>,
     },
+    /// The policy has no action that starts gangs where there is room.
+    NoAllocate,
     /// No candidate that was tried starts the gang.
     NotFound,
 }

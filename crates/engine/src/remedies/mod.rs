@@ -14,7 +14,7 @@ mod trial;
 use crate::cluster::Cluster;
 use crate::gangs::Candidates;
 use crate::ids::{GangId, PodId};
-use crate::model::{Config, GangKey};
+use crate::model::{Action, Config, GangKey};
 use crate::place::PlacementFailure;
 use crate::reasons::{PodsLacking, Reason};
 use crate::report::Status;
@@ -109,11 +109,13 @@ impl Cluster {
         };
         (explanation.is_cut, explanation.trials) = (trials.is_cut, trials.trials);
         if explanation.remedies.is_empty() {
-            explanation.no_remedy = Some(match nodes::large_enough(self, shape).is_empty() {
-                true => NoRemedy::NoNodeLargeEnough {
-                    largest: nodes::largest_node(self, shape),
-                },
-                false => NoRemedy::NotFound,
+            explanation.no_remedy = Some(if nodes::large_enough(self, shape).is_empty() {
+                let largest = nodes::largest_node(self, shape);
+                NoRemedy::NoNodeLargeEnough { largest }
+            } else if config.actions.contains(&Action::Allocate) {
+                NoRemedy::NotFound
+            } else {
+                NoRemedy::NoAllocate
             });
         }
     }

@@ -157,59 +157,51 @@ impl fmt::Display for ReasonText<'_, NearestMiss> {
             | Check::QueueBound
             | Check::Domain => write!(f, "{node}: {}", check.text())?,
         }
-        if !matches!(check, Check::Gpus | Check::GpuMemory | Check::Cpu | Check::Memory) || holders.is_empty() {
-            return Ok(());
+        let held = matches!(check, Check::Gpus | Check::GpuMemory | Check::Cpu | Check::Memory);
+        for group in groups(holders).iter().filter(|_| held) {
+            write!(f, ", {}", held_text(group, self.name))?;
         }
-        let held: Vec<String> = holders.iter().map(|holder| self.of(holder).to_string()).collect();
-        let more = match more_holders {
-            0 => String::new(),
-            more => format!(" and {}", counted(&more.to_string(), "other gang")),
-        };
-        match check {
-            Check::Gpus => write!(
-                f,
-                ", {} held by {}{more}",
-                verb(held.len(), *more_holders),
-                held.join(", ")
-            ),
-            _ => write!(f, ", the rest is held by {}{more}", held.join(", ")),
+        match more_holders {
+            0 => Ok(()),
+            more => write!(f, ", the rest by {}", counted(&more.to_string(), "other gang")),
         }
     }
 }
 
-fn verb(named: usize, more: u32) -> &'static str {
-    match (named, more) {
-        (1, 0) => "more is",
-        _ => "more are",
+/// Holders of the same queue that could lose their place by the same rule, in the order of the first of them.
+fn groups(holders: &[Holder]) -> Vec<Vec<&Holder>> {
+    let mut groups: Vec<Vec<&Holder>> = Vec::new();
+    for holder in holders {
+        let same = |group: &&mut Vec<&Holder>| (&group[0].queue, group[0].claim) == (&holder.queue, holder.claim);
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(holder),
+            None => groups.push(vec![holder]),
+        }
     }
+    groups
 }
 
-impl fmt::Display for ReasonText<'_, Holder> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Holder {
-            gang,
-            gpus,
-            queue,
-            claim,
-        } = self.reason;
-        let name = (self.name)(gang);
-        let amount = match gpus.0 {
-            0 => String::new(),
-            gpus => format!("{}, ", Resource::Gpu.text(gpus)),
-        };
-        let rule = match claim {
-            Claim::OverQuota => {
-                format!(
-                    "queue {} is over its quota: can be reclaimed when you are below yours",
-                    Name(queue)
-                )
-            }
-            Claim::LowerPriority => "of lower priority in your queue: can be preempted".to_owned(),
-            Claim::SameQueue => "in your queue, not of lower priority".to_owned(),
-            Claim::WithinQuota => format!("queue {} is within its quota", Name(queue)),
-            Claim::NonPreemptible => "non-preemptible".to_owned(),
-        };
-        write!(f, "{name} ({amount}{rule})")
+/// `2 GPUs are held by Job a and Job b (in your queue, not of lower priority)`.
+fn held_text(group: &[&Holder], name: &dyn Fn(&GangKey) -> String) -> String {
+    // Pods of a Deployment are gangs of their own with one name.
+    let mut names: Vec<String> = group.iter().map(|holder| name(&holder.gang)).collect();
+    names.dedup();
+    let (names, queue) = (listed(&names), Name(&group[0].queue));
+    let rule = match group[0].claim {
+        Claim::OverQuota => format!("queue {queue} is over its quota: can be reclaimed when you are below yours"),
+        Claim::LowerPriority => "of lower priority in your queue: can be preempted".to_owned(),
+        Claim::SameQueue => "in your queue, not of lower priority".to_owned(),
+        Claim::WithinQuota => format!("queue {queue} is within its quota"),
+        Claim::NonPreemptible => "non-preemptible".to_owned(),
+    };
+    let gpus: i64 = group.iter().map(|holder| holder.gpus.0).sum();
+    match gpus {
+        0 => format!("which {names} uses ({rule})"),
+        gpus => {
+            let amount = Resource::Gpu.text(gpus);
+            let are = if amount == "1 GPU" { "is" } else { "are" };
+            format!("{amount} {are} held by {names} ({rule})")
+        }
     }
 }
 
@@ -447,7 +439,219 @@ impl fmt::Display for NoRemedy {
                     None => Ok(()),
                 }
             }
+            NoRemedy::NoAllocate => write!(
+                f,
+                "no remedy: the actions of this policy leave out allocate, which starts gangs where there is room"
+            ),
             NoRemedy::NotFound => write!(f, "no remedy was found: nothing that was tried starts the gang"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::model::{Gpus, Millis};
+
+    fn key(name: &str) -> Arc<GangKey> {
+        Arc::new(GangKey {
+            namespace: "team-blue".to_owned(),
+            name: name.to_owned(),
+        })
+    }
+
+    fn deployment(gang: &GangKey) -> String {
+        format!("Deployment {gang}")
+    }
+
+    fn holder(name: &str, gpus: i64, claim: Claim) -> Holder {
+        Holder {
+            gang: key(name),
+            gpus: Gpus::whole(gpus),
+            queue: "blue".to_owned(),
+            claim,
+        }
+    }
+
+    fn check(step: Step, expect: &str) {
+        assert_eq!(step.with_names(&deployment).to_string(), expect);
+    }
+
+    #[test]
+    fn an_explanation_says_what_is_missing_and_who_holds_it() {
+        let explanation = Explanation {
+            gang: Some(key("llm")),
+            reason: None,
+            position: Some(Position {
+                before_in_queue: 1,
+                before_in_others: 2,
+            }),
+            request: Request {
+                gpus: GpuAmount::Whole(4),
+                pods: 1,
+                ..Request::default()
+            },
+            nearest: vec![NearestMiss {
+                node: "h100-1".into(),
+                check: Check::Gpus,
+                free_gpus: 2,
+                free_mib: Some(81_900),
+                missing: 2,
+                holders: vec![
+                    holder("train-7", 2, Claim::OverQuota),
+                    holder("old", 4, Claim::NonPreemptible),
+                ],
+                more_holders: 1,
+            }],
+            largest: LargestRequest {
+                whole: Some((2, "h100-1".into())),
+                mib: Some((24_576, "thor".into())),
+            },
+            remedies: vec![
+                Remedy {
+                    steps: vec![
+                        Step::End {
+                            gang: key("train-7"),
+                            pods: 2,
+                            waits: false,
+                        },
+                        Step::Uncordon("h100-2".into()),
+                        Step::End {
+                            gang: key("next"),
+                            pods: 1,
+                            waits: true,
+                        },
+                    ],
+                    tried: true,
+                },
+                Remedy {
+                    steps: vec![Step::CreateQueue("blue".to_owned())],
+                    tried: false,
+                },
+            ],
+            no_remedy: None,
+            is_cut: true,
+            trials: 7,
+        };
+        let text = explanation.text(&deployment);
+        assert_eq!(
+            text.position.as_deref(),
+            Some("2nd in its queue; 2 gangs of other queues come before")
+        );
+        assert_eq!(
+            text.needs.as_deref(),
+            Some(
+                "4 GPUs on one node; h100-1 has 2 free, 2 GPUs are held by Deployment team-blue/train-7 (queue blue is over its quota: can \
+                 be reclaimed when you are below yours), 4 GPUs are held by Deployment team-blue/old (non-preemptible), the rest by \
+                 1 other gang"
+            )
+        );
+        assert_eq!(
+            text.fits.as_deref(),
+            Some("largest request that fits now: 2 GPUs on h100-1")
+        );
+        assert_eq!(
+            text.remedies[0].to_string(),
+            "end Deployment team-blue/train-7 (2 pods) and Deployment team-blue/next (which waits too), and uncordon node h100-2"
+        );
+        assert_eq!(
+            text.remedies[1].to_string(),
+            "create queue blue (not tried: more may be needed)"
+        );
+        assert_eq!(
+            text.cut.as_deref(),
+            Some("the search for remedies ended after 7 trials; there may be others")
+        );
+        assert_eq!(
+            explanation
+                .largest
+                .text(GpuAmount::Memory { mib: 1, devices: 1 })
+                .as_deref(),
+            Some("largest share that fits now: 24,576 MiB on thor")
+        );
+    }
+
+    #[test]
+    fn steps_name_the_object_and_the_value() {
+        check(
+            Step::Raise {
+                queue: "red".to_owned(),
+                bound: RaisedBound::Limit,
+                resource: Resource::Gpu,
+                from: Gpus::whole(8).0,
+                to: Gpus::hundredths(850).0,
+            },
+            "raise the limit of queue red from 8 GPUs to 8.5 GPUs",
+        );
+        check(Step::AskAtMost(Ask::Gpus(1)), "ask for at most 1 GPU for each pod");
+        check(
+            Step::AskAtMost(Ask::GpuMemoryMib(24_576)),
+            "ask for at most 24,576 MiB of GPU memory for each pod",
+        );
+        check(
+            Step::LowerMinimum {
+                sub_group: Some("workers".to_owned()),
+                from: 4,
+                to: 3,
+            },
+            "lower the minimum of subgroup workers from 4 to 3 pods",
+        );
+        check(
+            Step::AddNodes {
+                count: 2,
+                like: "node-3".into(),
+            },
+            "add 2 nodes like node-3",
+        );
+        check(
+            Step::MakeReady {
+                node: "n".into(),
+                conditions: vec![NodeCondition::NotReady, NodeCondition::DiskPressure],
+            },
+            "repair node n (not ready, disk pressure)",
+        );
+        check(
+            Step::Wait(Wait::PreemptionDelay(Millis(0))),
+            "wait until its preemption delay is over, at 1970-01-01T00:00:00Z",
+        );
+        check(
+            Step::Wait(Wait::Release {
+                node: "n".to_owned(),
+                pods: 1,
+            }),
+            "wait until 1 pod leaves node n: a place there is reserved",
+        );
+        check(
+            Step::CreatePods {
+                sub_group: None,
+                count: 1,
+            },
+            "create 1 more pod",
+        );
+    }
+
+    #[test]
+    fn numbers_have_their_endings() {
+        let ordinals: Vec<String> = [1, 2, 3, 4, 11, 12, 13, 21, 112].into_iter().map(ordinal).collect();
+        assert_eq!(ordinals.join(" "), "1st 2nd 3rd 4th 11th 12th 13th 21st 112th");
+        assert_eq!(
+            [0, 999, 1_000, -1_234_567].map(thousands).join(" "),
+            "0 999 1,000 -1,234,567"
+        );
+    }
+
+    #[test]
+    fn the_largest_node_is_named_if_none_is_large_enough() {
+        let largest = Some(LargestNode {
+            node: "h100-1".into(),
+            gpus: 8,
+            gpu_memory_mib: Some(81_900),
+        });
+        assert_eq!(
+            NoRemedy::NoNodeLargeEnough { largest }.to_string(),
+            "no remedy: no node could hold the pod even if it were empty; the largest, h100-1, has 8 GPUs of 81,900 MiB"
+        );
     }
 }
