@@ -28,7 +28,7 @@ pub(super) fn write(out: &mut impl Write, pod: &PodExplanation, screen: Screen) 
         ("reason", pod.reason.as_ref()),
         ("position", position),
         ("needs", needs.as_ref()),
-        ("fits now", fits.as_ref()),
+        ("room", fits.as_ref()),
         ("remedy", no_remedy.as_ref()),
     ];
     for (label, text) in facts {
