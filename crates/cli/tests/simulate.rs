@@ -114,6 +114,53 @@ fn the_readme_shows_the_truth() {
     assert_eq!(blank_times(shown), printed);
 }
 
+/// The explanation in the documentation is the real output. To update it, paste the output.
+#[test]
+fn the_documented_explanation_is_true() {
+    let page = include_str!("../../../docs/explain.md");
+    let shown = page
+        .split("```console\n$ kai simulate examples/explain.yaml --explain red/train\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .unwrap();
+    let printed = kai_in(
+        "../..",
+        &["simulate", "examples/explain.yaml", "--explain", "red/train"],
+    );
+    let printed = printed.split("decided in ... ms\n\n").nth(1).unwrap();
+    assert_eq!(shown, printed.split("--- stderr").next().unwrap());
+}
+
+#[test]
+fn a_pod_group_and_a_short_name_are_explained() {
+    let explained = |name: &str| {
+        let arguments = ["simulate", "explain.yaml", "-o", "json", "--explain", name];
+        let output = support::command("../../examples", &arguments).output().unwrap();
+        let outcome: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code().unwrap(), outcome["explanation"].clone())
+    };
+    let (code, of_pod) = explained("red/train");
+    assert_eq!(code, 0);
+    let kinds: Vec<&str> = of_pod["remedies"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|remedy| remedy["steps"][0]["kind"].as_str().unwrap())
+        .collect();
+    assert_eq!(kinds, ["end", "uncordon", "askAtMost", "addNodes"], "{of_pod:#}");
+    assert_eq!(explained("train"), (0, of_pod.clone()));
+    let (_, of_blue) = explained("blue/llm");
+    assert_eq!(of_blue["noRemedy"], "the pod does not wait");
+    let group = of_pod["remedies"][0]["steps"][0]["podGroup"].as_str().unwrap();
+    assert_eq!(explained(group), (0, of_blue));
+    let (code, missing) = explained("nobody");
+    assert_eq!(code, 2);
+    assert_eq!(
+        missing["error"],
+        "there is no pod or pod group nobody; pods that wait: red/train"
+    );
+}
+
 /// A case without an expectation because of a typo must not pass.
 #[test]
 fn a_case_with_an_unknown_key_does_not_pass() {
@@ -297,6 +344,6 @@ fn examples_come_out_as_they_say() {
         .unwrap()
         .map(|entry| entry.unwrap().file_name());
     let manifests = all.filter(|name| name.to_str().is_some_and(|name| name.ends_with(".yaml")));
-    // The cluster itself, the Jetson of multiubuntu.yaml, and an example with its own nodes.
-    assert_eq!(manifests.count(), examples.len() + 3, "an example is not tried");
+    // The cluster itself, the Jetson of multiubuntu.yaml, and two examples with their own nodes.
+    assert_eq!(manifests.count(), examples.len() + 4, "an example is not tried");
 }

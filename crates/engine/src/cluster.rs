@@ -144,7 +144,12 @@ impl Cluster {
     }
 
     /// `start` = the steps of work before the cycle.
-    fn begin<'a>(&'a mut self, config: &'a Config, start: u64, observe: &'a mut dyn FnMut(CycleProgress)) -> Cycle<'a> {
+    pub(crate) fn begin<'a>(
+        &'a mut self,
+        config: &'a Config,
+        start: u64,
+        observe: &'a mut dyn FnMut(CycleProgress),
+    ) -> Cycle<'a> {
         let work = config.work_for(self.node_ids.len(), self.pod_ids.len());
         let cycle_end = start.saturating_add(work);
         Cycle {

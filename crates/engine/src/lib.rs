@@ -123,6 +123,7 @@ pub mod model;
 mod order;
 mod place;
 pub mod reasons;
+pub mod remedies;
 pub mod report;
 mod share;
 pub mod steps;

@@ -75,6 +75,7 @@
 mod assumed;
 mod bind_requests;
 mod config_maps;
+mod explanation;
 mod gangs;
 mod nodes;
 mod partition;
@@ -96,6 +97,7 @@ use kai_engine::model::{Event, Millis};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 pub use assumed::Assumed;
+pub use explanation::{ExplanationView, HolderView, NearestView, PositionView, RemedyView, StepView};
 pub use gangs::{GangTimestamp, pod_group_key};
 pub use partition::Partition;
 pub use reservations::UnreservedGroup;

@@ -401,6 +401,21 @@ async fn questions_are_answered() {
         "no nodes with enough resources were found: 1 node(s) didn't have enough resources: GPUs"
     );
     assert_eq!((&answer["queue"], &answer["status"]), (&json!("q"), &json!("Pending")));
+    assert_eq!(answer.get("remedies"), None, "remedies are made on request only");
+    let (status, body) = ask("/explain?pod=a/p&remedies=true").await;
+    assert_eq!(status, 200);
+    let with_remedies: Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(with_remedies["reason"], answer["reason"]);
+    assert_eq!(
+        with_remedies["remedies"],
+        json!([{
+            "text": "ask for at most 1 GPU for each pod",
+            "tried": true,
+            "steps": [{ "kind": "askAtMost", "text": "ask for at most 1 GPU for each pod" }],
+        }])
+    );
+    assert_eq!(with_remedies["needs"], "4 GPUs on one node; n1 has 1 free");
+    assert_eq!(ask("/explain?pod=a/nobody&remedies=true").await.0, 404);
     assert_eq!(ask("/explain?pod=a/nobody").await.0, 404);
     assert_eq!(ask("/explain?pod=nobody").await.0, 400);
     world.put(json!({ "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": { "name": "high" }, "value": 90 }));

@@ -6,12 +6,14 @@
 //! | apply the objects to the mirror of the scheduler; carry decisions out between two cycles | [`SimulatedCluster`] |
 //! | run scheduling cycles | [`run`] |
 //! | compare the result with the expectation of a case | `check` |
+//! | explain one pod after the run | [`explain`] |
 //! | return the result as a value | [`outcome`] |
 //!
 //! The crate prints nothing: `kai-cli` formats the [`outcome::Outcome`].
 
 mod check;
 mod error;
+pub mod explain;
 pub mod memory;
 pub mod outcome;
 pub mod run;

@@ -31,12 +31,27 @@ pub struct Outcome {
     /// Differences from the expectation; missing without a check.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub differences: Option<Vec<String>>,
+    /// The explanation that was asked for, or why there is none; missing if none was.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "explanation")]
+    pub explanation: Option<Result<crate::explain::PodExplanation, String>>,
     /// Remarks about surprising but valid input, with the file.
     #[serde(skip)]
     pub notes: Vec<String>,
     /// Warnings about skipped or changed input, with the file.
     #[serde(skip)]
     pub warnings: crate::scenario::Warnings,
+}
+
+/// An explanation that was not found is an object with the error.
+fn explanation<S: Serializer>(
+    explanation: &Option<Result<crate::explain::PodExplanation, String>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match explanation {
+        None => serializer.serialize_none(),
+        Some(Ok(found)) => found.serialize(serializer),
+        Some(Err(error)) => BTreeMap::from([("error", error)]).serialize(serializer),
+    }
 }
 
 impl Outcome {

@@ -34,6 +34,8 @@ pub struct Options {
     pub placement: Option<PlacementStrategy>,
     /// Compares the result with the expectation, also after the settle cycles.
     pub check: bool,
+    /// The pod or pod group to explain after the last cycle.
+    pub explain: Option<String>,
 }
 
 /// Runs the scenario.
@@ -74,6 +76,8 @@ pub fn run(mut scenario: Scenario, options: &Options) -> Outcome {
         let last = cycle + 1 == cycles + settle;
         if last {
             runner.finish(&scenario, &report);
+            let explain = |wanted: &String| crate::explain::explain(&runner.simulated, &scenario.config, wanted);
+            runner.outcome.explanation = options.explain.as_ref().map(explain);
         } else {
             runner.simulated.apply_decisions(&report, now);
         }
@@ -300,6 +304,7 @@ fn empty_outcome() -> Outcome {
         timing: Timing::default(),
         peak_rss_mib: None,
         differences: None,
+        explanation: None,
         warnings: Warnings::default(),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use kai_engine::report::Status;
 use kai_simulate::outcome::Outcome;
 use kai_simulate::run::Options;
 use kai_simulate::scenario::{NotInstalled, Scenario, discover, load, load_case, load_manifests};
@@ -34,6 +35,40 @@ fn all_scenarios_pass() {
         }
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// Every pod that waits at the end of a scenario of the project has a remedy, or the explanation says why there is none.
+#[test]
+fn every_waiting_pod_of_the_scenarios_is_explained() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+    let (mut explained, mut tried) = (0, 0);
+    for source in discover(&[folder], std::io::empty()).unwrap() {
+        let run = |explain: Option<String>| {
+            let options = Options {
+                explain,
+                ..Options::default()
+            };
+            kai_simulate::run::run(load(&source, &NotInstalled).unwrap(), &options)
+        };
+        let pods = run(None).pods;
+        let Some(pod) = pods.iter().find(|pod| pod.status == Status::Pending) else {
+            continue;
+        };
+        let name = format!("{}/{}", pod.namespace, pod.name);
+        let explanation = run(Some(name)).explanation.unwrap().unwrap();
+        let file = source.path().display();
+        assert_eq!(explanation.reason, pod.reason, "{file}");
+        let (remedies, none) = (&explanation.explanation.remedies, &explanation.explanation.no_remedy);
+        assert_eq!(remedies.is_empty(), none.is_some(), "{file}: {explanation:#?}");
+        let texts = remedies.iter().map(|remedy| &remedy.text).chain(none);
+        texts.for_each(|text| assert!(!text.is_empty(), "{file}"));
+        explained += 1;
+        tried += usize::from(remedies.iter().any(|remedy| remedy.tried));
+    }
+    assert!(
+        explained > 50 && tried > 30,
+        "{explained} explained, {tried} with a tried remedy"
+    );
 }
 
 /// A node of two GPUs, a guaranteed queue `mine` and a queue `theirs` without a guarantee.

@@ -1,5 +1,6 @@
 //! `kai simulate`: flags and runs. Module `report` prints.
 
+mod explain;
 mod files;
 mod installation;
 mod junit;
@@ -42,6 +43,10 @@ pub(crate) struct Arguments {
     /// Fill nodes up, or even them out [default: what the case says, else binpack].
     #[arg(long, value_enum)]
     placement: Option<Placement>,
+    /// After the last cycle, say why this pod or pod group waits and what would let it start; a name without its namespace
+    /// will do if there is only one.
+    #[arg(long, value_name = "NAMESPACE/POD")]
+    explain: Option<String>,
     /// Exit with 1 if a pod waits without a place after the last cycle, or admission refuses one.
     #[arg(long)]
     fail_on_pending: bool,
@@ -82,6 +87,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             Placement::Spread => PlacementStrategy::Spread,
         }),
         check,
+        explain: arguments.explain,
     };
     let sources = scenario::discover(&arguments.paths, io::stdin().lock())
         .map_err(|error| anyhow::anyhow!("{}", printable(&error.to_string())))?;

@@ -8,7 +8,7 @@ use kai_simulate::outcome::Outcome;
 use kai_simulate::scenario::Source;
 
 use super::junit::{Suite, Verdict};
-use super::table;
+use super::{explain, table};
 use crate::grid::{Screen, printable};
 
 /// The result of one scenario.
@@ -44,6 +44,9 @@ pub(super) struct Report {
     unread: usize,
     with_pending: usize,
     warnings: usize,
+    /// Scenarios without the pod to explain, and whether one had it.
+    unexplained: Vec<String>,
+    has_explained: bool,
 }
 
 impl Report {
@@ -57,6 +60,8 @@ impl Report {
             unread: 0,
             with_pending: 0,
             warnings: 0,
+            unexplained: Vec::new(),
+            has_explained: false,
         }
     }
 
@@ -86,6 +91,13 @@ impl Report {
             eprintln!("warning: {}", printable(line));
         }
         self.warnings += outcome.warnings.count();
+        match &outcome.explanation {
+            Some(Ok(_)) => self.has_explained = true,
+            Some(Err(error)) => self
+                .unexplained
+                .push(format!("{}: --explain: {error}", source.path().display())),
+            None => {}
+        }
         match self.wishes.output {
             Output::Json => {
                 let mut out = io::BufWriter::new(io::stdout().lock());
@@ -111,6 +123,9 @@ impl Report {
                 }
                 if !self.wishes.check {
                     table::write(&mut out, &outcome, self.screen)?;
+                }
+                if let Some(Ok(explanation)) = &outcome.explanation {
+                    explain::write(&mut out, explanation, self.screen)?;
                 }
                 out.flush()
             }
@@ -154,6 +169,13 @@ impl Report {
                 Output::Json | Output::Junit => eprintln!("{summary}"),
             }
         }
+        // In a folder of scenarios, one of them has the pod.
+        let unexplained = !self.has_explained && !self.unexplained.is_empty();
+        if unexplained {
+            for error in &self.unexplained {
+                eprintln!("error: {}", printable(error));
+            }
+        }
         let strict = self.wishes.strict && self.warnings > 0;
         if strict {
             let count = self.warnings;
@@ -164,6 +186,7 @@ impl Report {
         }
         Ok(match () {
             () if !check && self.unread > 0 => ExitCode::from(2),
+            () if unexplained => ExitCode::from(2),
             () if check && self.failed > 0 => ExitCode::from(1),
             () if self.with_pending > 0 => ExitCode::from(1),
             () if strict => ExitCode::from(2),

@@ -156,6 +156,17 @@ impl Cluster {
         self.drop_if_unused(id);
     }
 
+    /// Changes the row of a gang whose pods stay in their pod sets.
+    pub(crate) fn change_gang(&mut self, id: GangId, change: impl FnOnce(&mut Gang)) {
+        self.revert_pipelined();
+        let pods = self.uncount_pods(id);
+        change(&mut self.ledger.gangs[id.index()]);
+        for pod in pods {
+            self.ledger.count_pod(pod, 1);
+        }
+        self.ledger.mark_dirty(id);
+    }
+
     /// Subtracts all pods of a gang from its sums; returns them.
     fn uncount_pods(&mut self, id: GangId) -> Vec<PodId> {
         let row = self.ledger.gang(id);

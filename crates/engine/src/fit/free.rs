@@ -38,7 +38,7 @@ impl GpuGroup {
 
 impl Node {
     /// How many of `free` GPUs can be allocated whole. On a time-sliced node every GPU group takes all units of one physical GPU.
-    pub(super) fn whole_units_of(&self, free: i64, when: When) -> i64 {
+    pub(crate) fn whole_units_of(&self, free: i64, when: When) -> i64 {
         if !self.is_time_sliced() {
             return free;
         }

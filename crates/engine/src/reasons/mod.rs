@@ -8,4 +8,4 @@ mod text;
 pub use invalid_value::{GpuConflict, InvalidValue, Problem};
 pub use reason::{Check, EvictionReason, PodsLacking, QueueBound, Reason, Rejections, Resource, SubGroupExcess};
 pub use refusal::{AffinityTermBound, AvoidedNode, PriorityRefusal, Refusal};
-pub use text::{ReasonText, domain_text, not_ready_text};
+pub use text::{ExplanationText, ReasonText, RemedyText, domain_text, not_ready_text};

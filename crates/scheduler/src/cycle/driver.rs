@@ -19,7 +19,7 @@ use super::evictions::Evictions;
 use super::fair_shares::FairShares;
 use super::sources::Sources;
 use crate::Settings;
-use crate::debug_endpoints::{DebugRequest, JobOrder, PodExplanation};
+use crate::debug_endpoints::{DebugRequest, EngineCopy, JobOrder, PodExplanation};
 use crate::explain::{ExplainQueue, event, explain};
 use crate::metrics::{CycleTimes, Metrics};
 use crate::writers::{
@@ -390,6 +390,22 @@ impl Driver {
                         PodExplanation::new(&pod, &self.engine, &self.mirror, uid)
                     });
                     let _ = reply.send(explanation);
+                }
+                DebugRequest::Copy(pod, reply) => {
+                    let uid = self.mirror.pod(&pod).and_then(|object| object.metadata().uid.clone());
+                    let copy = uid.map(|uid| EngineCopy {
+                        engine: Box::new(self.engine.clone()),
+                        config: self.settings.config.clone(),
+                        uid: uid.to_string(),
+                    });
+                    let _ = reply.send(copy);
+                }
+                DebugRequest::Workloads(gangs, reply) => {
+                    let named = gangs.into_iter().map(|gang| {
+                        let name = self.mirror.workload(&gang);
+                        (gang, name)
+                    });
+                    let _ = reply.send(named.collect());
                 }
                 DebugRequest::JobOrder(reply) => job_orders.push(reply),
             }

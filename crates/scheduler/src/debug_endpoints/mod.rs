@@ -3,6 +3,7 @@
 
 mod job_order;
 mod pod_explanation;
+mod remedies;
 mod snapshot;
 
 use std::sync::Arc;
@@ -14,11 +15,13 @@ use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use kai_api::ObjectKey;
+use kai_engine::model::GangKey;
 use serde::Deserialize;
 use tokio::sync::{mpsc, oneshot};
 
 pub(crate) use job_order::JobOrder;
 pub(crate) use pod_explanation::PodExplanation;
+pub(crate) use remedies::{EngineCopy, Workloads};
 
 use crate::Settings;
 
@@ -27,6 +30,10 @@ use crate::Settings;
 pub(crate) enum DebugRequest {
     /// The state of this pod; `None` if the mirror does not have it.
     Explain(ObjectKey, oneshot::Sender<Option<PodExplanation>>),
+    /// A copy of the engine, for trials beside the loop; with the uid of this pod.
+    Copy(ObjectKey, oneshot::Sender<Option<EngineCopy>>),
+    /// The workloads of these gangs.
+    Workloads(Vec<Arc<GangKey>>, oneshot::Sender<Workloads>),
     /// The order in which the engine tries pending pod groups.
     JobOrder(oneshot::Sender<JobOrder>),
 }
@@ -36,6 +43,8 @@ struct Shared {
     client: kai_cluster::Client,
     settings: Arc<Settings>,
     debug_sender: mpsc::Sender<DebugRequest>,
+    /// Held while an explanation is tried: each takes copies of the cluster, so there is one at a time.
+    trials: Arc<tokio::sync::Semaphore>,
 }
 
 pub(crate) fn router(
@@ -47,6 +56,7 @@ pub(crate) fn router(
         client,
         settings,
         debug_sender,
+        trials: Arc::new(tokio::sync::Semaphore::new(1)),
     };
     Router::new()
         .route("/get-snapshot", get(get_snapshot))
@@ -71,6 +81,9 @@ async fn get_snapshot(State(shared): State<Shared>) -> Response {
 #[derive(Deserialize)]
 struct ExplainQuery {
     pod: String,
+    /// Whether to look for remedies as well.
+    #[serde(default)]
+    remedies: bool,
 }
 
 async fn explain(State(shared): State<Shared>, Query(query): Query<ExplainQuery>) -> Response {
@@ -79,6 +92,7 @@ async fn explain(State(shared): State<Shared>, Query(query): Query<ExplainQuery>
     };
     let pod = ObjectKey::new(namespace, name);
     match shared.ask(|reply| DebugRequest::Explain(pod, reply)).await {
+        Some(Some(explanation)) if query.remedies => remedies::respond(&shared, explanation, namespace, name).await,
         Some(Some(explanation)) => axum::Json(explanation).into_response(),
         Some(None) => (StatusCode::NOT_FOUND, "there is no such pod, or it has ended").into_response(),
         None => (StatusCode::SERVICE_UNAVAILABLE, BUSY).into_response(),

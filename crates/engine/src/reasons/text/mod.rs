@@ -5,6 +5,7 @@ mod every_reason;
 mod invalid_value;
 mod refusal;
 mod rejections;
+mod remedies;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -13,6 +14,7 @@ use std::fmt;
 
 use crate::model::{Action, GangKey, SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX};
 use crate::reasons::{EvictionReason, PodsLacking, QueueBound, Reason, SubGroupExcess};
+pub use remedies::{ExplanationText, RemedyText};
 use words::{Instant, Name, counted};
 
 /// Displays a reason, with names for gangs that the reader knows.

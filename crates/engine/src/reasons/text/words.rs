@@ -29,6 +29,19 @@ pub(super) fn counted(number: &str, what: &str) -> String {
     format!("{number} {what}{}", if number == "1" { "" } else { "s" })
 }
 
+/// `24,576`.
+pub(super) fn thousands(number: i64) -> String {
+    let digits = number.unsigned_abs().to_string();
+    let mut text = String::from(if number < 0 { "-" } else { "" });
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// A point in time in the format of Kubernetes (RFC 3339, UTC).
 pub(super) struct Instant(pub(super) Millis);
 

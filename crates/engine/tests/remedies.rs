@@ -1,0 +1,308 @@
+//! The law of remedies: what an explanation says would start a gang does start it. The steps are carried out by events that are made
+//! from the objects of the random cluster, never from the engine's tables.
+
+extern crate kai_engine;
+
+mod world;
+
+use std::cell::Cell;
+
+use kai_engine::Cluster;
+use kai_engine::model::{Event, GangKey, Millis, NodeSpec, PodPhase, PodSpec};
+use kai_engine::reasons::Resource;
+use kai_engine::remedies::{Constraint, ExplainBudget, Explanation, RaisedBound, Step, Wait};
+use kai_engine::report::Status;
+use proptest::prelude::*;
+use world::plan::{Pace, Scene, Step as Change, scenes};
+use world::{World, cases};
+
+/// Runs a scene and calls `law` after each cycle. The world has recorded the decisions by then; the engine has seen no event since.
+fn watch(scene: &Scene, mut law: impl FnMut(&World)) {
+    let mut world = World::new(scene);
+    for step in scene.steps.iter().chain([&Change::Cycle(Pace::AtOnce)]) {
+        if matches!(step, Change::Cycle(_)) {
+            let mut after = world.clone();
+            let report = after.cycle();
+            after.carry_out(&report, Pace::Silent);
+            law(&after);
+        }
+        world.step(step, &mut |_, _| {});
+    }
+}
+
+/// The gangs with waiting pods, each with the uid of one.
+fn waiting(cluster: &Cluster) -> Vec<(GangKey, String)> {
+    let mut found: Vec<(GangKey, String)> = Vec::new();
+    for view in cluster.pods() {
+        let waits = matches!(view.status, Status::Pending | Status::Gated | Status::Pipelined);
+        if let Some(gang) = view.gang.filter(|_| waits)
+            && !found.iter().any(|(known, _)| known == gang)
+        {
+            found.push((gang.clone(), view.uid.to_owned()));
+        }
+    }
+    found
+}
+
+fn explain(world: &World, uid: &str) -> Explanation {
+    let budget = ExplainBudget::default();
+    let explained = world.cluster.explain(uid, &world.config, budget);
+    explained.expect("the pod exists")
+}
+
+/// The pods of the gang that have no node and none coming.
+fn waiting_pods(world: &World, gang: &GangKey) -> Vec<String> {
+    let waits = |pod: &&PodSpec| {
+        let is_free = pod.node.is_none() && pod.bind_in_flight.is_none() && pod.deletion.is_none();
+        pod.gang.as_ref() == Some(gang) && is_free && pod.phase == PodPhase::Pending
+    };
+    world.pods.values().filter(waits).map(|pod| pod.uid.clone()).collect()
+}
+
+/// Carries out a step by events; returns the time until which it waits.
+fn carry_out(world: &mut World, gang: &GangKey, waiting: &[String], step: &Step) -> Option<Millis> {
+    match step {
+        Step::End { gang: ended, .. } => {
+            let pods = world.pods.values().filter(|pod| pod.gang.as_ref() == Some(&**ended));
+            let uids: Vec<String> = pods.map(|pod| pod.uid.clone()).collect();
+            uids.into_iter().for_each(|uid| world.apply(Event::PodGone(uid)));
+            world.apply(Event::GangGone((**ended).clone()));
+        }
+        Step::Raise {
+            queue,
+            bound,
+            resource,
+            from,
+            to,
+        } => {
+            let mut spec = world.queues[queue].clone();
+            let quota = match resource {
+                Resource::Cpu => &mut spec.quota.cpu,
+                Resource::Memory => &mut spec.quota.memory,
+                Resource::Gpu => &mut spec.quota.gpu,
+            };
+            let changed = match bound {
+                RaisedBound::Limit => &mut quota.limit,
+                RaisedBound::Quota => &mut quota.deserved,
+            };
+            assert_eq!(*changed, Some(*from));
+            assert!(from < to);
+            *changed = Some(*to);
+            world.apply(Event::Queue(spec));
+        }
+        Step::MakePreemptible => change_gang(world, gang, |spec| {
+            assert!(!spec.preemptible);
+            spec.preemptible = true;
+        }),
+        Step::LowerMinimum {
+            sub_group: None, to, ..
+        } => change_gang(world, gang, |spec| {
+            assert!(spec.sub_groups.is_empty() && spec.min_member > *to);
+            spec.min_member = *to;
+        }),
+        Step::LowerMinimum {
+            sub_group: Some(name),
+            to,
+            ..
+        } => change_gang(world, gang, |spec| {
+            let part = spec.sub_groups.iter_mut().find(|part| part.name == *name);
+            part.expect("the subgroup exists").min_member = Some(*to);
+        }),
+        Step::Relax(Constraint::Topology) => change_gang(world, gang, |spec| {
+            spec.topology = None;
+            spec.sub_groups.iter_mut().for_each(|part| part.topology = None);
+        }),
+        Step::AskAtMost(ask) => change_pods(world, waiting, |pod| {
+            let before = pod.requests.clone();
+            ask.reduce(&mut pod.requests);
+            before != pod.requests
+        }),
+        Step::Relax(constraint) => change_pods(world, waiting, |pod| {
+            constraint.drop_from(&mut pod.constraints);
+            true
+        }),
+        Step::RemoveGates { .. } => change_pods(world, waiting, |pod| std::mem::take(&mut pod.gated)),
+        Step::Uncordon(name) => change_node(world, name, |node| assert!(std::mem::take(&mut node.unschedulable))),
+        Step::MakeReady { node, .. } => change_node(world, node, |node| node.conditions.clear()),
+        Step::AddNodes { count, like } => {
+            for number in 1..=*count {
+                let mut node = world.nodes[&**like].clone();
+                node.name = format!("{like}-copy-{number}");
+                world.apply(Event::Node(node));
+            }
+        }
+        Step::Wait(Wait::PreemptionDelay(until) | Wait::MinRuntime(until)) => return Some(*until),
+        Step::Wait(Wait::NextCycle | Wait::Release { .. }) => {}
+        Step::CreatePods { .. }
+        | Step::CreateGang(_)
+        | Step::CreateQueue(_)
+        | Step::NameLeafQueue(_)
+        | Step::ChangeParent(_)
+        | Step::NameSubGroup(_)
+        | Step::CreateTopology { .. }
+        | Step::Correct
+        | Step::Wait(Wait::LaterCycles | Wait::BackOff) => panic!("can't be tried: {step:?}"),
+    }
+    None
+}
+
+fn change_gang(world: &mut World, gang: &GangKey, change: impl FnOnce(&mut kai_engine::model::GangSpec)) {
+    let mut spec = world.gangs[gang].clone();
+    change(&mut spec);
+    world.apply(Event::Gang(spec));
+}
+
+fn change_node(world: &mut World, name: &str, change: impl FnOnce(&mut NodeSpec)) {
+    let mut spec = world.nodes[name].clone();
+    change(&mut spec);
+    world.apply(Event::Node(spec));
+}
+
+/// Changes the waiting pods; `change` says whether it changed the pod. At least one pod must change.
+fn change_pods(world: &mut World, pods: &[String], change: impl Fn(&mut PodSpec) -> bool) {
+    let mut changed = false;
+    for uid in pods {
+        let mut spec = world.pods[uid].clone();
+        changed |= change(&mut spec);
+        world.apply(Event::Pod(spec));
+    }
+    assert!(changed, "the step changes nothing");
+}
+
+/// Whether a cycle gives one of these pods a place.
+fn starts(cluster: &mut Cluster, world: &World, now: Millis, waiting: &[String]) -> bool {
+    cluster.cycle(now, &world.config);
+    let views = cluster.pods_of(waiting.iter().map(String::as_str));
+    let placed = |status| matches!(status, Status::Binding | Status::Pipelined);
+    views.iter().any(|view| placed(view.status))
+}
+
+proptest! {
+    #![proptest_config(cases(32))]
+
+    #[test]
+    fn a_tried_remedy_starts_the_gang(scene in scenes()) {
+        watch(&scene, |world| {
+            for (gang, uid) in waiting(&world.cluster) {
+                let explanation = explain(world, &uid);
+                let waiting = waiting_pods(world, &gang);
+                for remedy in explanation.remedies.iter().filter(|remedy| remedy.tried) {
+                    let mut changed = world.clone();
+                    let steps = remedy.steps.iter();
+                    let until = steps.filter_map(|step| carry_out(&mut changed, &gang, &waiting, step)).max();
+                    let now = until.map_or(world.now, |until| until.max(world.now));
+                    let mut same_engine = changed.cluster.clone();
+                    prop_assert_starts(&mut same_engine, world, now, &waiting, &explanation, remedy, "the same engine");
+                    let mut fresh = Cluster::new();
+                    changed.snapshot().into_iter().for_each(|event| fresh.apply(event));
+                    prop_assert_starts(&mut fresh, world, now, &waiting, &explanation, remedy, "a fresh engine");
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn an_explanation_is_complete_and_repeatable(scene in scenes()) {
+        watch(&scene, |world| {
+            for (_, uid) in waiting(&world.cluster) {
+                let explanation = explain(world, &uid);
+                let reason = world.cluster.pods_of([uid.as_str()])[0].reason.clone();
+                assert_eq!(explanation.reason, reason);
+                assert!(explanation.remedies.is_empty() == explanation.no_remedy.is_some(), "{explanation:#?}");
+                assert!(explanation.remedies.iter().all(|remedy| !remedy.steps.is_empty()));
+                let copy = world.clone();
+                assert_eq!(explanation, explain(&copy, &uid));
+            }
+        });
+    }
+
+    #[test]
+    fn explanations_change_no_decision(scene in scenes()) {
+        let (mut silent, mut asked) = (World::new(&scene), World::new(&scene));
+        let few = ExplainBudget { trials_max: 6, steps_max: None };
+        for step in &scene.steps {
+            let (mut reports, mut others) = (Vec::new(), Vec::new());
+            silent.step(step, &mut |_, report| reports.push(report.clone()));
+            asked.step(step, &mut |world, report| {
+                for (_, uid) in waiting(&world.cluster) {
+                    world.cluster.explain(&uid, &world.config, few);
+                }
+                others.push(report.clone());
+            });
+            prop_assert_eq!(reports, others);
+        }
+        prop_assert_eq!(silent.cluster.steps(), asked.cluster.steps());
+    }
+
+    #[test]
+    fn a_budget_is_kept(scene in scenes(), trials_max in 0u32..8) {
+        watch(&scene, |world| {
+            for (_, uid) in waiting(&world.cluster) {
+                let budget = ExplainBudget { trials_max, steps_max: None };
+                let explanation = world.cluster.explain(&uid, &world.config, budget).expect("the pod exists");
+                assert!(explanation.trials <= trials_max);
+            }
+        });
+    }
+}
+
+#[allow(clippy::too_many_arguments)]
+#[track_caller]
+fn prop_assert_starts(
+    cluster: &mut Cluster,
+    world: &World,
+    now: Millis,
+    waiting: &[String],
+    explanation: &Explanation,
+    remedy: &kai_engine::remedies::Remedy,
+    engine: &str,
+) {
+    let started = starts(cluster, world, now, waiting);
+    assert!(
+        started,
+        "{engine} does not start the gang by {remedy:#?}\nof {explanation:#?}"
+    );
+}
+
+/// Each kind of step occurs in random clusters, so the law is tested on all of them.
+#[test]
+fn every_kind_of_step_is_tried() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::{TestRng, TestRunner};
+    let config = cases(1);
+    let rng = TestRng::from_seed(config.rng_algorithm, &[7; 32]);
+    let mut runner = TestRunner::new_with_rng(config, rng);
+    let counts: [Cell<u32>; 9] = Default::default();
+    for _ in 0..60 {
+        let scene = scenes().new_tree(&mut runner).expect("nothing is filtered").current();
+        watch(&scene, |world| {
+            for (_, uid) in waiting(&world.cluster) {
+                for remedy in explain(world, &uid).remedies.iter().filter(|remedy| remedy.tried) {
+                    for step in &remedy.steps {
+                        let at = match step {
+                            Step::End { .. } => 0,
+                            Step::Raise {
+                                bound: RaisedBound::Limit,
+                                ..
+                            } => 1,
+                            Step::Raise {
+                                bound: RaisedBound::Quota,
+                                ..
+                            } => 2,
+                            Step::MakePreemptible => 3,
+                            Step::AskAtMost(_) => 4,
+                            Step::LowerMinimum { .. } => 5,
+                            Step::Uncordon(_) => 6,
+                            Step::AddNodes { .. } => 7,
+                            Step::Wait(_) => 8,
+                            _ => continue,
+                        };
+                        counts[at].set(counts[at].get() + 1);
+                    }
+                }
+            }
+        });
+    }
+    println!("{counts:?}");
+    assert!(counts.iter().all(|count| count.get() > 0), "{counts:?}");
+}
