@@ -21,6 +21,14 @@ pub enum ClientConfig {
     Infer,
     /// From this kubeconfig.
     Kubeconfig(PathBuf),
+    /// As kubectl finds it: from this kubeconfig, else from the files in `KUBECONFIG`, else from `~/.kube/config`; else from the pod's
+    /// service account.
+    User {
+        /// Kubeconfig file.
+        kubeconfig: Option<PathBuf>,
+        /// Context of the kubeconfig; `None` = its current context.
+        context: Option<String>,
+    },
     /// At this address, without credentials: an embedded or test API server.
     Url(String),
 }
@@ -88,6 +96,11 @@ impl Client {
         &self.address
     }
 
+    /// The namespace of the kubeconfig's context, else `default`.
+    pub fn default_namespace(&self) -> &str {
+        self.kube.default_namespace()
+    }
+
     fn new(kube: kube::Client, address: &str) -> Self {
         Client {
             kube,
@@ -116,6 +129,25 @@ async fn config(from: &ClientConfig) -> Result<Config, Error> {
         ClientConfig::Kubeconfig(path) => {
             let file = Kubeconfig::read_from(path).map_err(|error| refuse(format!("{}: {error}", path.display())))?;
             Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+                .await
+                .map_err(|error| refuse(error.to_string()))
+        }
+        ClientConfig::User {
+            kubeconfig: None,
+            context: None,
+        } => Config::infer().await.map_err(|error| refuse(error.to_string())),
+        ClientConfig::User { kubeconfig, context } => {
+            let file = match kubeconfig {
+                Some(path) => {
+                    Kubeconfig::read_from(path).map_err(|error| refuse(format!("{}: {error}", path.display())))?
+                }
+                None => Kubeconfig::read().map_err(|error| refuse(error.to_string()))?,
+            };
+            let options = KubeConfigOptions {
+                context: context.clone(),
+                ..KubeConfigOptions::default()
+            };
+            Config::from_custom_kubeconfig(file, &options)
                 .await
                 .map_err(|error| refuse(error.to_string()))
         }

@@ -3,7 +3,6 @@
 
 mod job_order;
 mod pod_explanation;
-mod snapshot;
 
 use std::sync::Arc;
 
@@ -20,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 pub(crate) use job_order::JobOrder;
 pub(crate) use pod_explanation::PodExplanation;
 
-use crate::Settings;
+use crate::{Settings, snapshot};
 
 /// A request to the driver, with the channel for its answer.
 #[derive(Debug)]
