@@ -54,12 +54,12 @@ fn gpus_have_their_pods() {
     let node = &view.nodes.as_ref().unwrap()[0];
     assert_eq!(node.gpu_model.as_deref(), Some("NVIDIA-H100"));
     assert_eq!(node.gpus[0].uuid.as_deref(), Some("GPU-1"));
-    let gpus: Vec<(GpuState, Option<i64>, Vec<(&str, Option<i64>)>)> = node
+    let gpus: Vec<_> = node
         .gpus
         .iter()
         .map(|gpu| {
             let pods = gpu.pods.iter().map(|pod| (pod.name.as_str(), pod.mib));
-            (gpu.state, gpu.used_mib, pods.collect())
+            (gpu.state, gpu.used_mib, pods.collect::<Vec<_>>())
         })
         .collect();
     assert_eq!(

@@ -60,7 +60,7 @@ fn lines(queues: Option<&[Queue]>, wide: bool, screen: Screen) -> Vec<String> {
     lines_or(
         &grid,
         screen,
-        "there are no queues; `kubectl apply` one, as in examples/queues.yaml",
+        "there are no queues; examples/README.md has some to apply",
     )
 }
 
