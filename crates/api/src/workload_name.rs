@@ -10,13 +10,18 @@ const TEXT_MAX: usize = 253;
 impl PodGroup {
     /// Kind, namespace and name of the workload that the pod group was created for, or of the pod group itself.
     pub fn workload(&self) -> String {
+        let (kind, name) = self.workload_kind_and_name();
+        format!("{kind} {}/{name}", self.metadata.namespace())
+    }
+
+    /// Kind and name of that workload, in the namespace of the pod group. The kind of a pod group without an owner is `pod group`.
+    pub fn workload_kind_and_name(&self) -> (String, String) {
         let annotation = self.metadata.annotations.text(keys::TOP_OWNER_METADATA);
         let owner = annotation.and_then(top_owner).or_else(|| {
             let owner = self.metadata.owner_references.first()?;
             named(owner.kind.to_string(), owner.name.to_string())
         });
-        let (kind, name) = owner.unwrap_or_else(|| ("pod group".to_owned(), self.metadata.plain_name().to_owned()));
-        format!("{kind} {}/{name}", self.metadata.namespace())
+        owner.unwrap_or_else(|| ("pod group".to_owned(), self.metadata.plain_name().to_owned()))
     }
 }
 

@@ -38,6 +38,11 @@ impl Cell {
             .extend(shown.chars().map(|character| (character, colour)));
     }
 
+    /// Whether it has no text.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.characters.is_empty()
+    }
+
     /// A cell of one colour.
     pub(crate) fn coloured(text: &str, colour: Colour) -> Cell {
         let mut cell = Cell::default();
@@ -70,7 +75,8 @@ impl Cell {
             let space = rest[..=fitting.min(rest.len() - 1)]
                 .iter()
                 .rposition(|(character, _)| *character == ' ')
-                .filter(|at| *at > 0);
+                // A break within the indentation would give an empty line.
+                .filter(|at| rest[..*at].iter().any(|(character, _)| *character != ' '));
             let (line, next) = match space {
                 Some(at) => (&rest[..at], &rest[at + 1..]),
                 None => rest.split_at(fitting),
@@ -105,6 +111,11 @@ impl Grid {
             columns: columns.iter().map(|(_, align)| *align).collect(),
             rows: vec![columns.iter().map(|(heading, _)| Cell::from(heading)).collect()],
         }
+    }
+
+    /// Whether it has only headings.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.len() <= 1
     }
 
     /// Adds a row: a cell per column.
@@ -192,13 +203,14 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// What standard output is: a terminal of some width, or a file.
+    /// What standard output is: a terminal of some width, or a file. `COLUMNS` gives a file a width.
     pub(crate) fn of_standard_output() -> Screen {
         use std::io::IsTerminal as _;
         let out = std::io::stdout();
         if !out.is_terminal() {
+            let told = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
             return Screen {
-                width_max: None,
+                width_max: told.filter(|width| *width > 0),
                 colours: false,
             };
         }

@@ -1,10 +1,14 @@
 //! The `kai` program: argument parsing, wiring and printing only. Every role and tool is a subcommand.
 
+mod completions;
 mod crds;
 mod doctor;
+mod draw;
 pub mod embedded;
 mod grid;
+mod inspect;
 mod log;
+mod man;
 mod manifests;
 mod node_agent;
 mod playground;
@@ -12,10 +16,9 @@ mod resource_reservation;
 pub mod roles;
 mod simulate;
 mod uninstall;
+mod version;
 
-use std::ffi::OsStr;
 use std::io::{self, Write};
-use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -51,6 +54,16 @@ commands! {
     Simulate => simulate.run,
     /// Try kai: a whole cluster with simulated GPUs in this process. Needs no GPU and no Kubernetes.
     Playground => playground.run,
+    /// Show the GPUs of all nodes, their memory, and the pods on each.
+    Gpus => inspect::gpus.run,
+    /// Show the tree of queues: quota, fair share, what their pods use and request.
+    Queues => inspect::queues.run,
+    /// Show the gangs that wait: why, since when, at which position of their queue.
+    Pending => inspect::pending.run,
+    /// Show everything about one pod, pod group, queue or node.
+    Explain => inspect::explain.run,
+    /// Write the scheduler's objects to a zip file in KAI's snapshot format.
+    Snapshot => inspect::snapshot.run,
     /// Run all roles of the cluster's side in one process.
     All => roles::all.main,
     /// Decide which pod gets which node and GPU.
@@ -75,31 +88,39 @@ commands! {
     Crds => crds.run,
     /// Print the objects of an installation, for those without Helm.
     Manifests => manifests.run,
-}
-
-/// The name of kubectl's plugin: kubectl runs the program of this name on the PATH as `kubectl kai`.
-const KUBECTL_PLUGIN: &str = "kubectl-kai";
-
-/// The name of the program in its own help. The program does the same under every name.
-fn displayed_name(program: Option<&OsStr>) -> &'static str {
-    let file = program.and_then(|program| Path::new(program).file_name());
-    match file.is_some_and(|file| file == KUBECTL_PLUGIN) {
-        true => "kubectl kai",
-        false => "kai",
-    }
+    /// Print version, commit and build.
+    Version => version.run,
+    /// Print the completion script of a shell.
+    Completions => completions.run,
+    /// Write the manual pages of kai and all its commands to a directory.
+    Man => man.run,
 }
 
 /// Runs the program.
 pub fn main() -> ExitCode {
-    let name = displayed_name(std::env::args_os().next().as_deref());
-    let matches = Arguments::command().bin_name(name).get_matches();
-    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    match arguments.command.run() {
+    match parse(std::env::args_os()).command.run() {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {}", with_causes(&error));
             ExitCode::from(2)
         }
+    }
+}
+
+/// Parses the command line. Usage texts name the program as the user called it.
+fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Arguments {
+    let arguments: Vec<_> = arguments.into_iter().collect();
+    let called = called_as(arguments.first().map(std::path::Path::new));
+    let matches = Arguments::command().bin_name(called).get_matches_from(arguments);
+    Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+/// The name of the program in usage texts. kubectl runs a program `kubectl-kai` for `kubectl kai`.
+fn called_as(program: Option<&std::path::Path>) -> &'static str {
+    let name = program.and_then(std::path::Path::file_name);
+    match name.is_some_and(|name| name == "kubectl-kai") {
+        true => "kubectl kai",
+        false => "kai",
     }
 }
 
@@ -148,21 +169,6 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_of_kubectl_names_itself_as_its_user_does() {
-        let name = |program: &str| displayed_name(Some(OsStr::new(program)));
-        assert_eq!(name("/usr/local/bin/kubectl-kai"), "kubectl kai");
-        assert_eq!(name("kubectl-kai"), "kubectl kai");
-        assert_eq!(name("/usr/local/bin/kai"), "kai");
-        assert_eq!(displayed_name(None), "kai");
-        let refused = Arguments::command()
-            .bin_name("kubectl kai")
-            .try_get_matches_from(["kubectl-kai", "doctor", "--no-such-flag"])
-            .unwrap_err()
-            .to_string();
-        assert!(refused.contains("Usage: kubectl kai doctor"), "{refused}");
-    }
-
-    #[test]
     fn flags_about_the_job_need_a_node() {
         let check = |line: &str, expect: bool| {
             let taken = Arguments::try_parse_from(line.split(' '));
@@ -176,6 +182,13 @@ mod tests {
         check("kai doctor --namespace kai", false);
         check("kai doctor jetson-1 jetson-2", false);
         check("kai doctor jetson-1 --timeout 0", false);
+    }
+
+    #[test]
+    fn as_a_plugin_it_is_called_kubectl_kai() {
+        let called = |path: &str| called_as(Some(std::path::Path::new(path)));
+        assert_eq!(called("/usr/local/bin/kubectl-kai"), "kubectl kai");
+        assert_eq!((called("./kai"), called_as(None)), ("kai", "kai"));
     }
 
     #[test]

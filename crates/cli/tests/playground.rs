@@ -3,11 +3,10 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Command;
 
-use support::command;
+use support::{Playground, command};
 
 /// The lines of the output in the README, in order; the README omits some lines of the real output.
 fn readme_lines() -> Vec<&'static str> {
@@ -130,40 +129,6 @@ fn files_that_can_t_be_read_or_written_are_named_with_cause_and_remedy() {
         &["has an entry kai-playground", "--kubeconfig"],
     );
     assert_eq!(std::fs::read_to_string(path("own")).unwrap(), own);
-}
-
-/// A playground that runs until dropped.
-struct Playground {
-    process: Child,
-    /// Kept open: a program may end when its output is closed.
-    _output: Lines<BufReader<ChildStdout>>,
-}
-
-impl Drop for Playground {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-impl Playground {
-    fn start(arguments: &[&str], kubeconfig: &Path) -> Playground {
-        let mut child = command(".", &["playground"])
-            .args(arguments)
-            .arg("--kubeconfig")
-            .arg(kubeconfig)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let ready = lines.any(|line| line.unwrap().contains("The cluster is yours"));
-        let playground = Playground {
-            process: child,
-            _output: lines,
-        };
-        assert!(ready, "the playground ended before it was ready");
-        playground
-    }
 }
 
 struct Kubectl<'a> {

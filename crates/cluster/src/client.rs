@@ -22,12 +22,13 @@ pub enum ClientConfig {
     Infer,
     /// From this kubeconfig.
     Kubeconfig(PathBuf),
-    /// From this context of a kubeconfig; without a file, from the user's own.
-    Context {
-        /// The kubeconfig.
+    /// As kubectl finds it: from this kubeconfig, else from the files in `KUBECONFIG`, else from `~/.kube/config`; else from the pod's
+    /// service account.
+    User {
+        /// Kubeconfig file.
         kubeconfig: Option<PathBuf>,
-        /// Name of the context.
-        context: String,
+        /// Context of the kubeconfig; `None` = its current context.
+        context: Option<String>,
     },
     /// At this address, without credentials: an embedded or test API server.
     Url(String),
@@ -98,6 +99,11 @@ impl Client {
         &self.address
     }
 
+    /// The namespace of the kubeconfig's context, else `default`.
+    pub fn default_namespace(&self) -> &str {
+        self.kube.default_namespace()
+    }
+
     fn new(kube: kube::Client, address: &str) -> Self {
         Client {
             kube,
@@ -125,9 +131,13 @@ async fn config(from: &ClientConfig) -> Result<Config, Error> {
     match from {
         ClientConfig::Infer => Config::infer().await.map_err(|error| refuse(error.to_string())),
         ClientConfig::Kubeconfig(path) => of_kubeconfig(Some(path), &KubeConfigOptions::default()).await,
-        ClientConfig::Context { kubeconfig, context } => {
+        ClientConfig::User {
+            kubeconfig: None,
+            context: None,
+        } => Config::infer().await.map_err(|error| refuse(error.to_string())),
+        ClientConfig::User { kubeconfig, context } => {
             let options = KubeConfigOptions {
-                context: Some(context.clone()),
+                context: context.clone(),
                 ..KubeConfigOptions::default()
             };
             of_kubeconfig(kubeconfig.as_deref(), &options).await

@@ -4,7 +4,10 @@
 
 use std::sync::Arc;
 
-use crate::model::{Action, GangKey, GpuFraction, Gpus, Millis, PerResource, QueueResources, Quota};
+use crate::model::{
+    Action, GangKey, GpuFraction, Gpus, Labels, MemoryKind, MigStrategy, Millis, PerResource, PodKind, QueueResources,
+    Quota,
+};
 use crate::reasons::{EvictionReason, Reason};
 
 /// The result of one cycle.
@@ -259,6 +262,71 @@ pub struct PodView<'a> {
     pub gpu_groups: Vec<String>,
     /// Why the pod waits, or why it was evicted.
     pub reason: Option<Reason>,
+    /// How the scheduler treats the pod.
+    pub kind: PodKind,
+    /// The GPUs that it holds or requests.
+    pub gpus: PodGpus<'a>,
+    /// Creation time.
+    pub created: Millis,
+    /// The deletion time, if the pod is being deleted.
+    pub deletion: Option<Millis>,
+}
+
+/// The GPUs that a pod holds or requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PodGpus<'a> {
+    /// None.
+    #[default]
+    None,
+    /// Whole devices.
+    Whole {
+        /// How many.
+        devices: i64,
+    },
+    /// The same part of each of several devices.
+    Share {
+        /// How many.
+        devices: i64,
+        /// The part of each device; `None` for a request in MiB.
+        fraction: Option<GpuFraction>,
+        /// MiB of each device; `None` for a fraction before the memory of the GPU is known.
+        mib: Option<i64>,
+    },
+    /// MIG slices: resource name and count, by name.
+    Mig(Vec<(&'a str, i64)>),
+}
+
+/// A gang after a cycle. The counts are of pods that have not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GangView<'a> {
+    /// The gang.
+    pub gang: &'a GangKey,
+    /// Name of the queue in the pod group, whether or not the queue exists.
+    pub queue: &'a str,
+    /// Its priority.
+    pub priority: i32,
+    /// Whether its pods may be evicted for other gangs.
+    pub preemptible: bool,
+    /// Creation time.
+    pub created: Millis,
+    /// How many pods must run together.
+    pub required: u32,
+    /// All pods.
+    pub pods: u32,
+    /// Running pods.
+    pub running: u32,
+    /// Pods that are bound or being bound, and do not run yet.
+    pub starting: u32,
+    /// Pods that wait for a place: pending, gated or pipelined.
+    pub waiting: u32,
+    /// Pods that are being deleted.
+    pub releasing: u32,
+    /// When the gang was last started without running pods.
+    pub last_start: Option<Millis>,
+    /// When one of its pods was last evicted for another gang.
+    pub last_eviction: Option<Millis>,
+    /// Since when the gang has run below its minimum.
+    pub stale_since: Option<Millis>,
 }
 
 /// A node after a cycle.
@@ -294,6 +362,18 @@ pub struct NodeView<'a> {
     pub memory_bytes: i64,
     /// Whether the node is ready and not cordoned.
     pub ready: bool,
+    /// Whether the node is cordoned.
+    pub cordoned: bool,
+    /// Whether a condition keeps pods away.
+    pub unhealthy: bool,
+    /// All labels.
+    pub labels: &'a Labels,
+    /// Physical GPUs; fewer than `gpus` where the device plugin offers replicas of each.
+    pub physical_gpus: i64,
+    /// Whether GPU memory is part of the node's RAM.
+    pub memory_kind: MemoryKind,
+    /// How MIG slices are named.
+    pub mig_strategy: MigStrategy,
 }
 
 /// A shared GPU of a node.
@@ -312,6 +392,8 @@ pub struct SharedGpuView {
 pub struct QueueView<'a> {
     /// Name.
     pub name: &'a str,
+    /// The name to show to people.
+    pub display_name: &'a str,
     /// Parent.
     pub parent: Option<&'a str>,
     /// Priority.

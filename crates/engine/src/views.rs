@@ -1,5 +1,8 @@
 //! The views of the cluster after a cycle.
 
+mod gangs;
+mod pod_gpus;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -24,9 +27,16 @@ impl Cluster {
     pub fn pods(&self) -> Vec<PodView<'_>> {
         let mut holders = Holders::default();
         let all = (0..self.ledger.pods.len()).map(PodId::new);
-        let mut views: Vec<PodView<'_>> = all.filter_map(|pod| self.view(pod, &mut holders)).collect();
-        views.sort_by(|a, b| (a.namespace, a.name, a.uid).cmp(&(b.namespace, b.name, b.uid)));
-        views
+        by_name(all.filter_map(|pod| self.view(pod, &mut holders)).collect())
+    }
+
+    /// The pods of other schedulers and of the scheduler itself, by namespace and name. They hold resources too.
+    pub fn other_pods(&self) -> Vec<PodView<'_>> {
+        let mut holders = Holders::default();
+        // A removed pod leaves a row that no id refers to.
+        let all = self.pod_ids.values().copied();
+        let others = all.filter(|pod| self.ledger.pod(*pod).kind != PodKind::Workload);
+        by_name(others.map(|pod| self.view_of_any(pod, &mut holders)).collect())
     }
 
     /// The workload pods of these uids, in this order. The cost is in proportion to their number, not to the size of the cluster.
@@ -37,8 +47,12 @@ impl Cluster {
     }
 
     fn view(&self, pod: PodId, holders: &mut Holders) -> Option<PodView<'_>> {
+        (self.ledger.pod(pod).kind == PodKind::Workload).then(|| self.view_of_any(pod, holders))
+    }
+
+    fn view_of_any(&self, pod: PodId, holders: &mut Holders) -> PodView<'_> {
         let row = self.ledger.pod(pod);
-        (row.kind == PodKind::Workload).then(|| PodView {
+        PodView {
             uid: &row.uid,
             namespace: self.ledger.symbols.text(row.namespace),
             name: &row.name,
@@ -55,7 +69,11 @@ impl Cluster {
                 .map(|group| self.gpu_group_names.text(*group))
                 .collect(),
             reason: self.reason(pod, holders),
-        })
+            kind: row.kind,
+            gpus: self.gpus_of(pod),
+            created: row.created,
+            deletion: row.deletion,
+        }
     }
 
     /// Why a pod waits or was evicted; `None` for other pods.
@@ -286,6 +304,12 @@ impl Cluster {
                 memory_idle_bytes: node.free.idle.memory_bytes,
                 memory_bytes: node.allocatable.memory_bytes,
                 ready: !node.not_ready && !node.unschedulable,
+                cordoned: node.unschedulable,
+                unhealthy: node.not_ready,
+                labels: &node.labels,
+                physical_gpus: node.gpu_physical,
+                memory_kind: node.memory_kind,
+                mig_strategy: node.mig_strategy,
             })
             .collect();
         views.iter_mut().for_each(|view| view.mig.sort_unstable());
@@ -302,6 +326,7 @@ impl Cluster {
             stack.extend(queue.children.iter().rev());
             views.push(QueueView {
                 name: &queue.name,
+                display_name: queue.display(),
                 parent: queue.parent.map(|parent| &*self.ledger.queue(parent).name),
                 priority: queue.priority,
                 quota: queue.quota,
@@ -346,4 +371,9 @@ impl Cluster {
     pub fn anomalies(&self) -> Vec<Anomaly> {
         self.anomalies.values().flatten().cloned().collect()
     }
+}
+
+fn by_name(mut views: Vec<PodView<'_>>) -> Vec<PodView<'_>> {
+    views.sort_by(|a, b| (a.namespace, a.name, a.uid).cmp(&(b.namespace, b.name, b.uid)));
+    views
 }

@@ -11,8 +11,8 @@ pub(super) struct NodeEntry {
     uid: Box<str>,
     /// Allocatable GPUs.
     pub(super) gpus: i64,
-    /// GPUs in the capacity that are not allocatable: the device plugin reports them unhealthy.
-    pub(super) failed_gpus: i64,
+    /// GPUs in the capacity that are not allocatable: the device plugin reports them unhealthy. `None` = the node reports no capacity.
+    pub(super) failed_gpus: Option<i64>,
 }
 
 impl ClusterMirror {
@@ -36,7 +36,7 @@ impl ClusterMirror {
                     gpus: read.value.gpus,
                     failed_gpus: node
                         .capacity(keys::RESOURCE_GPU)
-                        .map_or(0, |all| all.saturating_sub(read.value.gpus).max(0)),
+                        .map(|all| all.saturating_sub(read.value.gpus).max(0)),
                 };
                 self.nodes.insert(name.into(), entry);
                 self.recheck_gpu_groups(name);
@@ -56,6 +56,11 @@ impl ClusterMirror {
             self.check_requests_to(name);
             self.recheck_gpu_groups(name);
         }
+    }
+
+    /// GPUs that the device plugin of the node reports unhealthy; `None` = unknown.
+    pub fn failed_gpus(&self, node: &str) -> Option<i64> {
+        self.nodes.get(node)?.failed_gpus
     }
 
     /// Whether decisions may name this node.

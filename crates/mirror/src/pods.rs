@@ -4,8 +4,11 @@
 use std::sync::Arc;
 
 use kai_api::{BindPhase, Object, ObjectKey, ObjectReference, Pod};
-use kai_engine::model::{Event, GpuRequest, NodeSelectorTerm, Operator, PodKind, PodPhase, PodSpec, Requirement};
-use kai_engine::reasons::{AvoidedNode, Refusal};
+use kai_engine::model::{
+    Event, GangKey, GpuRequest, NodeSelectorTerm, Operator, PodKind, PodPhase, PodSpec, Requirement,
+};
+use kai_engine::reasons::{AvoidedNode, Reason, Refusal};
+use kai_engine::report::PodView;
 
 use super::ClusterMirror;
 use super::assumed::Assumed;
@@ -270,6 +273,17 @@ impl ClusterMirror {
             node: failure.node.clone(),
             until: failure.avoid_node_until,
         })
+    }
+
+    /// The text of the engine's reason, with the names of workloads and the node that the pod avoids, which only the mirror knows.
+    /// Conditions, events, debug endpoints and views all show this text.
+    pub fn reason_text(&self, view: &PodView<'_>, reason: &Reason) -> String {
+        let name = |gang: &GangKey| self.workload(gang);
+        let reason = reason.with_names(&name);
+        match self.avoided_node(view.uid) {
+            Some(avoided) => format!("{reason}; {avoided}"),
+            None => reason.to_string(),
+        }
     }
 
     /// The pod group of a workload pod of this scheduler.

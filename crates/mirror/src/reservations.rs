@@ -313,12 +313,18 @@ impl ClusterMirror {
             .filter(|pod| *pod.node == *node && !pod.has_reported_gpu);
         let unconfirmed = i64::try_from(suspected.count() + unused.count()).unwrap_or(i64::MAX);
         let blocked = known.blocked_nodes.get(node).copied().unwrap_or(0);
-        let failed = self.nodes.get(node).map_or(0, |entry| entry.failed_gpus);
+        let failed = self.failed_gpus(node).unwrap_or(0);
         unconfirmed.saturating_add(blocked).saturating_add(failed)
     }
 }
 
 impl ClusterMirror {
+    /// UUID of the GPU of a GPU group, as its reservation pod reports it.
+    pub fn gpu_of_group(&self, gpu_group: &str) -> Option<&str> {
+        let pods = self.reservations.reservation_pods.get(gpu_group)?;
+        pods.iter().find_map(|pod| pod.gpu.as_deref())
+    }
+
     /// Whether the pods on the node were promised more GPUs than the node has. An invariant of the scheduler says that this never happens.
     pub fn overcommits_gpus(&self, node: &NodeView<'_>) -> bool {
         node.idle_devices < 0 && {

@@ -6,7 +6,7 @@ mod structured;
 
 use kai_api::{Object, ObjectKey, ObjectReference, PodCondition, PodGroup};
 use kai_cluster::{ObjectEvent, Severity};
-use kai_engine::model::{GangKey, Millis};
+use kai_engine::model::Millis;
 use kai_engine::reasons::{Reason, not_ready_text};
 use kai_engine::report::PodView;
 
@@ -83,7 +83,7 @@ impl Explainer<'_> {
             }
             Audience::PodIfUngrouped | Audience::Pod | Audience::PodAndGang => {}
         }
-        let text = text(view, reason, self.mirror);
+        let text = self.mirror.reason_text(view, reason);
         let new_since = self.explain_queue.record_message(view.uid, &text, self.now);
         let pod_group = gang.as_ref().and_then(|gang| self.mirror.pod_group(gang));
         let text = match pod_group {
@@ -149,16 +149,6 @@ impl Explainer<'_> {
             .add_event(event(object, Severity::Normal, UNSCHEDULABLE, message.clone()));
         self.status_queue
             .set_pod_group_condition(gang, Some(Unschedulable { message, reasons }));
-    }
-}
-
-/// The engine's reason, and the node that the pod avoids, which only the mirror knows.
-pub(crate) fn text(view: &PodView<'_>, reason: &Reason, mirror: &ClusterMirror) -> String {
-    let name = |gang: &GangKey| mirror.workload(gang);
-    let reason = reason.with_names(&name);
-    match mirror.avoided_node(view.uid) {
-        Some(avoided) => format!("{reason}; {avoided}"),
-        None => reason.to_string(),
     }
 }
 

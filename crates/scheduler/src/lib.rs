@@ -18,6 +18,7 @@ mod error;
 mod explain;
 mod metrics;
 mod settings;
+mod snapshot;
 mod writers;
 
 pub use args::Args;
@@ -25,3 +26,4 @@ pub use cycle::{Scheduler, run};
 pub use error::Error;
 pub use kai_mirror::{Partition, WorkerLabels};
 pub use settings::{BindRequests, Settings};
+pub use snapshot::take as take_snapshot;

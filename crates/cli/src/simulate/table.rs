@@ -6,6 +6,7 @@ use kai_engine::model::Gpus;
 use kai_engine::report::Status;
 use kai_simulate::outcome::{Device, NodeOutcome, Outcome, PodOutcome, QueueOutcome, ShareOutcome};
 
+use crate::draw::{self, DIM, GREEN, RED, YELLOW, bytes, number};
 use crate::grid::{Align, Cell, Colour, Grid, Screen};
 
 /// Rows beyond this are counted, not shown: a person reads the first ones and asks for JSON.
@@ -48,10 +49,6 @@ pub(super) fn write(out: &mut impl Write, outcome: &Outcome, screen: Screen) -> 
 }
 
 const BOLD: Colour = "1";
-const DIM: Colour = "2";
-const RED: Colour = "31";
-const GREEN: Colour = "32";
-const YELLOW: Colour = "33";
 const CYAN: Colour = "36";
 
 fn status(status: Status) -> Cell {
@@ -115,9 +112,6 @@ fn write_nodes(out: &mut impl Write, nodes: &[NodeOutcome], screen: Screen) -> i
 
 /// A bar per device; eighths of a letter show the part that is taken.
 fn bars(devices: &[Device]) -> Cell {
-    const EIGHTHS: [&str; 8] = [
-        "", "\u{258f}", "\u{258e}", "\u{258d}", "\u{258c}", "\u{258b}", "\u{258a}", "\u{2589}",
-    ];
     let letters = if devices.len() > BARS_MAX { 1 } else { BAR_WIDTH };
     let mut cell = Cell::default();
     for (at, device) in devices.iter().enumerate() {
@@ -134,9 +128,7 @@ fn bars(devices: &[Device]) -> Cell {
         if at > 0 && letters > 1 {
             cell.push(" ", None);
         }
-        cell.push(&"\u{2588}".repeat(eighths / 8), Some(colour));
-        cell.push(EIGHTHS[eighths % 8], Some(colour));
-        cell.push(&"\u{2591}".repeat(letters - eighths.div_ceil(8)), Some(DIM));
+        draw::bar(&mut cell, eighths, letters, colour);
     }
     cell
 }
@@ -208,20 +200,6 @@ fn unlimited(amount: f64) -> String {
     }
 }
 
-/// Two decimals at most, none that are zero.
-fn number(amount: f64) -> String {
-    let text = format!("{amount:.2}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-fn bytes(amount: i64) -> String {
-    let units = [("Ti", 1i64 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
-    match units.into_iter().find(|(_, unit)| amount.abs() >= *unit) {
-        Some((name, unit)) => format!("{}{name}", number((amount as f64 / unit as f64 * 10.0).round() / 10.0)),
-        None => amount.to_string(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,18 +216,5 @@ mod tests {
         ];
         insta::assert_snapshot!(drawn(&devices), @"████ ██░░ ▏░░░ ███▌ ░░░░");
         assert_eq!(drawn(&[Device::Whole; 16]), "\u{2588}".repeat(16));
-    }
-
-    #[test]
-    fn numbers_are_short() {
-        let texts = [
-            number(2.0),
-            number(0.5),
-            number(1.255),
-            bytes(0),
-            bytes(1536 << 20),
-            bytes(20_000_000_000_000),
-        ];
-        assert_eq!(texts, ["2", "0.5", "1.25", "0", "1.5Gi", "18.2Ti"]);
     }
 }

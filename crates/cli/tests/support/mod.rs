@@ -1,8 +1,9 @@
 //! Starts the program for all tests of this crate. Each test program uses a part of this module.
 #![allow(dead_code)]
 
+use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// The command `kai` in a folder of this crate, without the user's environment: no kubeconfig, no colours, no log filter.
 pub(crate) fn command(folder: &str, arguments: &[&str]) -> Command {
@@ -25,4 +26,38 @@ pub(crate) fn kai_in(folder: &str, arguments: &[&str]) -> String {
         "$ kai {}\n{stdout}--- stderr\n{stderr}--- exit code {code}\n",
         arguments.join(" ")
     )
+}
+
+/// A playground that runs until dropped.
+pub(crate) struct Playground {
+    pub(crate) process: Child,
+    /// Kept open: a program may end when its output is closed.
+    _output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Drop for Playground {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Playground {
+    pub(crate) fn start(arguments: &[&str], kubeconfig: &Path) -> Playground {
+        let mut child = command(".", &["playground"])
+            .args(arguments)
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the playground starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("the playground starts")).lines();
+        let ready = lines.any(|line| line.expect("the playground starts").contains("The cluster is yours"));
+        let playground = Playground {
+            process: child,
+            _output: lines,
+        };
+        assert!(ready, "the playground ended before it was ready");
+        playground
+    }
 }

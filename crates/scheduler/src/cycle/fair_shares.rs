@@ -69,6 +69,7 @@ mod tests {
     fn queue(name: &'static str, gpu_millionths: i64) -> QueueView<'static> {
         QueueView {
             name,
+            display_name: name,
             parent: None,
             priority: 100,
             quota: Quota::UNBOUNDED,

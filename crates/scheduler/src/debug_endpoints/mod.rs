@@ -4,7 +4,6 @@
 mod job_order;
 mod pod_explanation;
 mod remedies;
-mod snapshot;
 
 use std::sync::Arc;
 
@@ -23,7 +22,7 @@ pub(crate) use job_order::JobOrder;
 pub(crate) use pod_explanation::PodExplanation;
 pub(crate) use remedies::{EngineCopy, Workloads};
 
-use crate::Settings;
+use crate::{Settings, snapshot};
 
 /// A request to the driver, with the channel for its answer.
 #[derive(Debug)]

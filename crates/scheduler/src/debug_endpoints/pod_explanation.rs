@@ -4,7 +4,6 @@ use kai_api::ObjectKey;
 use kai_engine::Cluster;
 use serde::Serialize;
 
-use crate::explain::text;
 use kai_mirror::{ClusterMirror, pod_group_key};
 
 /// A pod's status, place and reason.
@@ -46,7 +45,7 @@ impl PodExplanation {
         explanation.status = Some(view.status.name());
         explanation.node = view.node.map(str::to_owned);
         explanation.gpu_groups.clone_from(&view.gpu_groups);
-        explanation.reason = view.reason.as_ref().map(|reason| text(view, reason, mirror));
+        explanation.reason = view.reason.as_ref().map(|reason| mirror.reason_text(view, reason));
         explanation
     }
 }

@@ -208,7 +208,7 @@ impl Kube {
     pub(crate) fn kubeconfig(&self) -> &std::path::Path {
         match &self.access {
             ClientConfig::Kubeconfig(path) => path,
-            ClientConfig::Infer | ClientConfig::Context { .. } | ClientConfig::Url(_) => {
+            ClientConfig::Infer | ClientConfig::User { .. } | ClientConfig::Url(_) => {
                 unreachable!("scenarios are given a kubeconfig")
             }
         }

@@ -136,13 +136,9 @@ pub struct NodeReport {
 
 /// Where the user's credentials are.
 pub fn access(kubeconfig: Option<&PathBuf>, job: &JobArgs) -> ClientConfig {
-    match (&job.context, kubeconfig) {
-        (Some(context), path) => ClientConfig::Context {
-            kubeconfig: path.cloned(),
-            context: context.clone(),
-        },
-        (None, Some(path)) => ClientConfig::Kubeconfig(path.clone()),
-        (None, None) => ClientConfig::Infer,
+    ClientConfig::User {
+        kubeconfig: kubeconfig.cloned(),
+        context: job.context.clone(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The answer of `/get-snapshot`: the scheduler's objects in KAI's format, a zip with one JSON file. It lists whole objects from the API
+//! The answer of `/get-snapshot` and the file of `kai snapshot`: the scheduler's objects in KAI's format, a zip with one JSON file. It lists whole objects from the API
 //! server, so that it also has the fields which this scheduler does not read.
 
 use std::io::{Cursor, Write};
@@ -25,8 +25,9 @@ const NOT_READ: [&str; 9] = [
     "volumeAttachments",
 ];
 
-/// The zip file.
-pub(super) async fn take(client: &Client, settings: &Settings) -> Result<Vec<u8>, String> {
+/// Lists the objects and packs them: the zip file, or the reason why there is none. Needs the right to list every kind in it but volumes
+/// and their claims.
+pub async fn take(client: &Client, settings: &Settings) -> Result<Vec<u8>, String> {
     let partition = &settings.partition;
     let list = async |resource: &Resource| {
         let listed = client.list_values(resource, &Selection::default()).await;

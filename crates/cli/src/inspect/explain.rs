@@ -1,0 +1,386 @@
+//! `kai explain`: everything about one object.
+
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use kai_view::{Amounts, ClusterView, Gang, Node, Pod, Queue};
+use serde_json::json;
+
+use super::{Connection, Format, block_on, gpus, load, pending, queues, words};
+use crate::draw::bytes;
+use crate::grid::{Align, Cell, Grid, Screen};
+
+/// The flags of `kai explain`.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Kind of the object.
+    #[arg(value_enum)]
+    kind: Kind,
+    /// Its name; NAMESPACE/NAME in another namespace. A pod group can also be named by its workload, such as llm for Deployment llm.
+    name: String,
+    /// Namespace of the object [default: that of the kubeconfig's context].
+    #[arg(short, long, value_name = "NAMESPACE")]
+    namespace: Option<String>,
+    #[command(flatten)]
+    format: Format,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    /// A pod.
+    #[value(alias = "pods", alias = "po")]
+    Pod,
+    /// A gang.
+    #[value(alias = "podgroups", alias = "pg", alias = "gang")]
+    Podgroup,
+    /// A queue.
+    #[value(alias = "queues")]
+    Queue,
+    /// A node.
+    #[value(alias = "nodes", alias = "no")]
+    Node,
+}
+
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let (namespace, name) = match arguments.name.split_once('/') {
+        Some((namespace, name)) => (Some(namespace), name),
+        None => (arguments.namespace.as_deref(), arguments.name.as_str()),
+    };
+    let loaded = block_on(load::load(&arguments.connection, namespace))?;
+    let (view, namespace) = (&loaded.view, loaded.namespace.as_str());
+    match arguments.kind {
+        Kind::Pod => {
+            let pods = known(view, view.pods.as_deref(), "pods")?;
+            let pod = pods.iter().find(|pod| pod.namespace == namespace && pod.name == name);
+            let pod = pod.ok_or_else(|| {
+                anyhow::anyhow!(
+                    "there is no pod {name} of this scheduler in namespace {namespace}; name another namespace with -n"
+                )
+            })?;
+            let gang = gang_of(view, pod);
+            let value = json!({ "pod": pod, "gang": gang, "queue": queue_of(view, gang) });
+            arguments
+                .format
+                .print(view, &value, |screen| pod_lines(view, pod, screen))
+        }
+        Kind::Podgroup => {
+            let gangs = known(view, view.gangs.as_deref(), "pod groups")?;
+            let gang = find_gang(gangs, namespace, name)?;
+            let pods = pods_of(view, gang);
+            let value = json!({ "gang": gang, "queue": queue_of(view, Some(gang)), "pods": pods });
+            arguments
+                .format
+                .print(view, &value, |screen| gang_lines(view, gang, &pods, screen))
+        }
+        Kind::Queue => {
+            let all = known(view, view.queues.as_deref(), "queues")?;
+            let queue = all.iter().find(|queue| queue.name == name);
+            let queue = queue.ok_or_else(|| anyhow::anyhow!("there is no queue {name}; `kai queues` lists them"))?;
+            let gangs: Option<Vec<&Gang>> = view.gangs.as_ref().map(|gangs| {
+                let mut gangs: Vec<&Gang> = gangs
+                    .iter()
+                    .filter(|gang| gang.queue == queue.name && gang.pods > 0)
+                    .collect();
+                gangs.sort_by_key(|gang| (gang.position.is_none(), gang.position));
+                gangs
+            });
+            let value = json!({ "queue": queue, "gangs": gangs });
+            arguments.format.print(view, &value, |screen| {
+                queue_lines(view, queue, gangs.as_deref(), screen)
+            })
+        }
+        Kind::Node => {
+            let nodes = known(view, view.nodes.as_deref(), "nodes")?;
+            let node = nodes.iter().find(|node| node.name == name);
+            let node = node
+                .ok_or_else(|| anyhow::anyhow!("there is no node {name} in this node pool; `kai gpus` lists them"))?;
+            let pods: Vec<&Pod> = view
+                .pods
+                .iter()
+                .flatten()
+                .filter(|pod| pod.node.as_ref() == Some(&node.name))
+                .collect();
+            let value = json!({ "node": node, "pods": pods });
+            arguments.format.print(view, &value, |screen| {
+                node_lines(view, node, &pods, arguments.format.is_wide(), screen)
+            })
+        }
+    }
+}
+
+/// The list, or an error that says why it is unknown.
+fn known<'a, T>(view: &ClusterView, list: Option<&'a [T]>, name: &str) -> anyhow::Result<&'a [T]> {
+    list.ok_or_else(|| {
+        let reasons: Vec<String> = view.missing.iter().map(words::missing).collect();
+        anyhow::anyhow!("{name} are unknown: {}", reasons.join("; "))
+    })
+}
+
+/// The gang of this pod group or workload.
+fn find_gang<'a>(gangs: &'a [Gang], namespace: &str, name: &str) -> anyhow::Result<&'a Gang> {
+    let here = || gangs.iter().filter(|gang| gang.namespace == namespace);
+    if let Some(gang) = here().find(|gang| gang.pod_group == name) {
+        return Ok(gang);
+    }
+    let named: Vec<&Gang> = here().filter(|gang| gang.workload_name == name).collect();
+    match named.as_slice() {
+        [gang] => Ok(gang),
+        [] => anyhow::bail!(
+            "there is no pod group and no workload {name} in namespace {namespace}; name another namespace with -n"
+        ),
+        several => {
+            let names: Vec<&str> = several.iter().map(|gang| gang.pod_group.as_str()).collect();
+            anyhow::bail!("{name} has several pod groups; name one of them: {}", names.join(", "))
+        }
+    }
+}
+
+fn gang_of<'a>(view: &'a ClusterView, pod: &Pod) -> Option<&'a Gang> {
+    let pod_group = pod.pod_group.as_ref()?;
+    let mut gangs = view.gangs.iter().flatten();
+    gangs.find(|gang| gang.namespace == pod.namespace && gang.pod_group == *pod_group)
+}
+
+fn queue_of<'a>(view: &'a ClusterView, gang: Option<&Gang>) -> Option<&'a Queue> {
+    let name = &gang?.queue;
+    view.queues.iter().flatten().find(|queue| queue.name == *name)
+}
+
+fn pods_of<'a>(view: &'a ClusterView, gang: &Gang) -> Vec<&'a Pod> {
+    let pods = view.pods.iter().flatten();
+    let of_gang = pods.filter(|pod| pod.namespace == gang.namespace && pod.pod_group.as_ref() == Some(&gang.pod_group));
+    of_gang.collect()
+}
+
+/// A table of names and values.
+struct Facts(Grid);
+
+impl Facts {
+    fn new(kind: &str, name: &str) -> Facts {
+        Facts(Grid::new(&[(kind, Align::Left), (name, Align::Left)]))
+    }
+
+    fn add(&mut self, name: &str, value: impl Into<Cell>) {
+        self.0.row(vec![name.into(), value.into()]);
+    }
+
+    fn add_known(&mut self, name: &str, value: Option<&str>) {
+        if let Some(value) = value {
+            self.add(name, value);
+        }
+    }
+}
+
+fn pod_lines(view: &ClusterView, pod: &Pod, screen: Screen) -> Vec<String> {
+    let mut facts = Facts::new("pod", &format!("{}/{}", pod.namespace, pod.name));
+    facts.add("status", pod.status.as_str());
+    facts.add_known("reason", pod.reason.as_deref());
+    facts.add_known("node", pod.node.as_deref());
+    facts.add("GPUs", words::pod_gpus(&pod.gpus));
+    facts.add("since", words::age(pod.since.as_deref(), &view.time));
+    let gang = gang_of(view, pod);
+    match gang {
+        Some(gang) => add_gang(&mut facts, view, gang),
+        None => facts.add("workload", words::UNKNOWN),
+    }
+    let mut lines = facts.0.lines(screen);
+    if let Some(queue) = queue_of(view, gang) {
+        lines.extend(amounts_lines(queue, screen));
+    }
+    lines
+}
+
+fn add_gang(facts: &mut Facts, view: &ClusterView, gang: &Gang) {
+    facts.add("workload", gang.workload());
+    facts.add("pod group", gang.pod_group.as_str());
+    facts.add("pods", format!("{} with a place", pending::progress(gang)));
+    if gang.waiting > 0 {
+        facts.add("waiting since", words::age(gang.waiting_since.as_deref(), &view.time));
+        let position = gang.position.map_or_else(
+            || "none: no cycle tries the gang, or it is unknown".to_owned(),
+            |position| format!("{position} of the waiting gangs in its queue"),
+        );
+        facts.add("position", position);
+    }
+    let preemptible = if gang.preemptible {
+        "preemptible"
+    } else {
+        "non-preemptible"
+    };
+    facts.add("priority", format!("{}, {preemptible}", gang.priority));
+    facts.add("queue", gang.queue.as_str());
+    for (name, time) in [
+        ("last start", &gang.last_start),
+        ("last eviction", &gang.last_eviction),
+        ("stale since", &gang.stale_since),
+    ] {
+        if time.is_some() {
+            facts.add(name, format!("{} ago", words::age(time.as_deref(), &view.time)));
+        }
+    }
+}
+
+fn gang_lines(view: &ClusterView, gang: &Gang, pods: &[&Pod], screen: Screen) -> Vec<String> {
+    let mut facts = Facts::new("pod group", &format!("{}/{}", gang.namespace, gang.pod_group));
+    facts.add_known("reason", gang.reason.as_deref());
+    add_gang(&mut facts, view, gang);
+    let mut lines = facts.0.lines(screen);
+    if let Some(queue) = queue_of(view, Some(gang)) {
+        lines.extend(amounts_lines(queue, screen));
+    }
+    lines.extend(pods_lines(view, pods, screen));
+    lines
+}
+
+fn pods_lines(view: &ClusterView, pods: &[&Pod], screen: Screen) -> Vec<String> {
+    if pods.is_empty() {
+        return Vec::new();
+    }
+    let mut grid = Grid::new(&[
+        ("POD", Align::Left),
+        ("STATUS", Align::Left),
+        ("NODE", Align::Left),
+        ("GPUS", Align::Left),
+        ("SINCE", Align::Right),
+    ]);
+    for pod in pods {
+        grid.row(vec![
+            format!("{}/{}", pod.namespace, pod.name).into(),
+            pod.status.as_str().into(),
+            pod.node.as_deref().unwrap_or_default().into(),
+            words::pod_gpus(&pod.gpus).into(),
+            words::age(pod.since.as_deref(), &view.time).into(),
+        ]);
+    }
+    after_blank(grid.lines(screen))
+}
+
+fn after_blank(lines: Vec<String>) -> Vec<String> {
+    std::iter::once(String::new()).chain(lines).collect()
+}
+
+/// The amounts of a queue, a row per resource.
+fn amounts_lines(queue: &Queue, screen: Screen) -> Vec<String> {
+    let heading = format!("QUEUE {}", queue.name);
+    let columns = [
+        heading.as_str(),
+        "QUOTA",
+        "LIMIT",
+        "FAIR SHARE",
+        "USED",
+        "REQUESTED",
+        "RECLAIMABLE",
+    ];
+    let mut at = 0;
+    let columns = columns.map(|name| {
+        at += 1;
+        (name, if at == 1 { Align::Left } else { Align::Right })
+    });
+    let mut grid = Grid::new(&columns);
+    let mut row = |name: &str, amounts: Amounts<String>| {
+        grid.row(vec![
+            name.into(),
+            words::or_unlimited(amounts.quota).into(),
+            words::or_unlimited(amounts.limit).into(),
+            words::or_unknown(amounts.fair_share).into(),
+            words::or_unknown(amounts.used).into(),
+            words::or_unknown(amounts.requested).into(),
+            words::or_unknown(amounts.reclaimable).into(),
+        ]);
+    };
+    row("GPUs", words::texts(&queue.gpus, words::gpu_amount));
+    row("CPU", words::texts(&queue.cpu_milli, words::cores));
+    row("memory", words::texts(&queue.memory_bytes, bytes));
+    after_blank(grid.lines(screen))
+}
+
+fn queue_lines(view: &ClusterView, queue: &Queue, gangs: Option<&[&Gang]>, screen: Screen) -> Vec<String> {
+    let mut facts = Facts::new("queue", &queue.name);
+    if queue.display_name != queue.name {
+        facts.add("display name", queue.display_name.as_str());
+    }
+    facts.add("parent", queue.parent.as_deref().unwrap_or("none"));
+    let children = view
+        .queues
+        .iter()
+        .flatten()
+        .filter(|child| child.parent.as_ref() == Some(&queue.name));
+    let children: Vec<&str> = children.map(|child| child.name.as_str()).collect();
+    if !children.is_empty() {
+        facts.add("queues below", children.join(", "));
+    }
+    facts.add("priority", queue.priority.to_string());
+    let over = queues::over_quota(queue);
+    match over.is_empty() {
+        true => facts.add("over quota", "no"),
+        false => facts.add("over quota", over),
+    }
+    let mut lines = facts.0.lines(screen);
+    lines.extend(amounts_lines(queue, screen));
+    let Some(gangs) = gangs else {
+        lines.push("its gangs are unknown: pod groups can't be listed".to_owned());
+        return lines;
+    };
+    if gangs.is_empty() {
+        return lines;
+    }
+    let mut grid = Grid::new(&[
+        ("#", Align::Right),
+        ("WORKLOAD", Align::Left),
+        ("PODS", Align::Left),
+        ("PRIORITY", Align::Right),
+        ("REASON", Align::Left),
+    ]);
+    for gang in gangs {
+        grid.row(vec![
+            gang.position
+                .map(|position| position.to_string())
+                .unwrap_or_default()
+                .into(),
+            format!("{} {}/{}", gang.workload_kind, gang.namespace, gang.workload_name).into(),
+            pending::progress(gang).into(),
+            gang.priority.to_string().into(),
+            gang.reason.as_deref().unwrap_or_default().into(),
+        ]);
+    }
+    lines.extend(after_blank(grid.lines(screen)));
+    lines
+}
+
+fn node_lines(view: &ClusterView, node: &Node, pods: &[&Pod], wide: bool, screen: Screen) -> Vec<String> {
+    let mut facts = Facts::new("node", &node.name);
+    facts.add(
+        "ready",
+        if node.ready {
+            "yes"
+        } else {
+            "no: a condition keeps pods away"
+        },
+    );
+    facts.add("cordoned", if node.cordoned { "yes" } else { "no" });
+    let (cpu, memory) = words::node_usage(node);
+    facts.add("CPU used", cpu);
+    facts.add("memory used", memory);
+    if !node.gpus.is_empty() || !node.slices.is_empty() {
+        facts.add("GPU model", words::or_unknown(node.gpu_model.as_deref()));
+        let unified = if node.unified_memory { " of the node's RAM" } else { "" };
+        facts.add(
+            "GPU memory",
+            format!(
+                "{} MiB{unified}",
+                words::or_unknown(node.gpu_memory_mib.map(words::grouped))
+            ),
+        );
+        facts.add("unhealthy GPUs", words::or_unknown(node.gpus_unhealthy));
+    }
+    let mut lines = facts.0.lines(screen);
+    if !node.gpus.is_empty() || !node.slices.is_empty() {
+        let mut grid = gpus::table(wide);
+        gpus::rows(&mut grid, node, wide);
+        lines.extend(after_blank(grid.lines(screen)));
+    }
+    lines.extend(pods_lines(view, pods, screen));
+    lines
+}

@@ -1,0 +1,356 @@
+//! Lists the objects of a cluster and computes its view, as the scheduler sees it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use kai_api::{ConfigMap, Object, ObjectKey, Pod, PodGroup};
+use kai_cluster::{Client, Clock, Error, Selection, Target};
+use kai_engine::Cluster;
+use kai_engine::model::Millis;
+use kai_mirror::{ClusterMirror, ObjectList};
+use kai_view::{ClusterView, Knowledge, List, MissingList, Sources};
+
+use super::Connection;
+
+/// ConfigMaps of pending pods that are looked up one by one. Pods beyond it are shown without this check.
+const CONFIG_MAPS_MAX: usize = 64;
+
+/// A cluster as the caller may see it.
+pub(super) struct Loaded {
+    pub(super) view: ClusterView,
+    /// The namespace of the kubeconfig's context.
+    pub(super) namespace: String,
+}
+
+/// Connects, lists and computes. `namespace` is read where the lists of all namespaces are refused.
+pub(super) async fn load(connection: &Connection, namespace: Option<&str>) -> anyhow::Result<Loaded> {
+    let settings = connection.settings()?;
+    let client = connect(connection).await?;
+    let own = namespace.unwrap_or(client.default_namespace()).to_owned();
+    let mut lists = Lists {
+        client: &client,
+        namespace: &own,
+        missing: Vec::new(),
+    };
+    let objects = match lists.all().await {
+        Ok(objects) => objects,
+        Err(error) => return Err(no_cluster(connection, Some(&client), &error)),
+    };
+    let now = Millis(Clock::System.now().as_millisecond());
+    let knowledge = Knowledge { missing: lists.missing };
+    let view = view(&settings, objects, knowledge, now);
+    Ok(Loaded { view, namespace: own })
+}
+
+/// A client with the caller's own credentials.
+pub(super) async fn connect(connection: &Connection) -> anyhow::Result<Client> {
+    let client = Client::connect(&connection.access()).await;
+    client.map_err(|error| no_cluster(connection, None, &error))
+}
+
+/// What to do where there is no cluster, or none that answers.
+fn no_cluster(connection: &Connection, client: Option<&Client>, error: &Error) -> anyhow::Error {
+    let tried = connection.tried();
+    let cause = match error {
+        Error::Connect { message } => format!("no cluster: {message}"),
+        Error::Call {
+            code: Some(401),
+            message,
+            ..
+        } => format!("the cluster does not accept your credentials: {message}"),
+        Error::Call { attempt, message, .. } => {
+            let address = client.map_or("", Client::address);
+            format!("the cluster at {address} does not answer: {attempt}: {message}")
+        }
+        Error::NotLeader { .. } => error.to_string(),
+    };
+    anyhow::anyhow!(
+        "{cause}\n  tried the kubeconfig {tried}; name another one with --kubeconfig or a context with --context\n  \
+         without a cluster: `kai playground` starts one in this process, and writes kai-playground.kubeconfig"
+    )
+}
+
+struct Lists<'a> {
+    client: &'a Client,
+    namespace: &'a str,
+    missing: Vec<MissingList>,
+}
+
+#[derive(Default)]
+struct Objects {
+    nodes: Vec<kai_api::Node>,
+    queues: Vec<kai_api::Queue>,
+    topologies: Vec<kai_api::Topology>,
+    classes: Vec<kai_api::PriorityClass>,
+    pod_groups: Vec<PodGroup>,
+    bind_requests: Vec<kai_api::BindRequest>,
+    pods: Vec<Pod>,
+    volumes: Vec<kai_api::PersistentVolume>,
+    claims: Vec<kai_api::PersistentVolumeClaim>,
+    /// ConfigMaps of pending pods that exist.
+    config_maps: Vec<ObjectKey>,
+}
+
+impl Lists<'_> {
+    /// Lists every kind. Fails if the cluster does not answer; a list that is refused is missing.
+    async fn all(&mut self) -> Result<Objects, Error> {
+        let all = Selection::default();
+        let client = self.client;
+        let (nodes, queues, topologies, classes, pod_groups, bind_requests, pods, volumes, claims) = tokio::join!(
+            client.list(&all),
+            client.list(&all),
+            client.list(&all),
+            client.list(&all),
+            client.list(&all),
+            client.list(&all),
+            client.list(&all),
+            client.list(&all),
+            client.list(&all),
+        );
+        let mut objects = Objects {
+            nodes: self.note(List::Nodes, nodes)?,
+            queues: self.note(List::Queues, queues)?,
+            topologies: self.note(List::Topologies, topologies)?,
+            classes: self.note(List::PriorityClasses, classes)?,
+            pod_groups: self.or_of_namespace(List::PodGroups, pod_groups).await?,
+            bind_requests: self.or_of_namespace(List::BindRequests, bind_requests).await?,
+            pods: self.or_of_namespace(List::Pods, pods).await?,
+            volumes: self.note(List::Volumes, volumes)?,
+            claims: self.or_of_namespace(List::Volumes, claims).await?,
+            config_maps: Vec::new(),
+        };
+        self.missing.sort_by_key(|missing| missing.list);
+        self.missing.dedup_by_key(|missing| missing.list);
+        objects.config_maps = self.config_maps(&objects.pods).await?;
+        Ok(objects)
+    }
+
+    /// The list, or none if it is refused or the cluster does not have the kind.
+    fn note<T: Object>(&mut self, list: List, listed: Result<Vec<T>, Error>) -> Result<Vec<T>, Error> {
+        let message = match listed {
+            Ok(objects) => return Ok(objects),
+            Err(error) if error.is_forbidden() => plain(&error),
+            Err(error) if error.is_not_found() => {
+                format!(
+                    "the cluster has no {} of group {}; is kai installed?",
+                    T::RESOURCE.plural,
+                    T::RESOURCE.group
+                )
+            }
+            Err(error) => return Err(error),
+        };
+        self.missing.push(MissingList {
+            list,
+            only_namespace: None,
+            message,
+        });
+        Ok(Vec::new())
+    }
+
+    /// The list; if it is refused, that of the namespace.
+    async fn or_of_namespace<T: Object>(&mut self, list: List, listed: Result<Vec<T>, Error>) -> Result<Vec<T>, Error> {
+        let error = match listed {
+            Err(error) if error.is_forbidden() => error,
+            other => return self.note(list, other),
+        };
+        let selection = Selection {
+            namespace: Some(self.namespace.to_owned()),
+            ..Selection::default()
+        };
+        match self.client.list(&selection).await {
+            Ok(objects) => {
+                self.missing.push(MissingList {
+                    list,
+                    only_namespace: Some(self.namespace.to_owned()),
+                    message: plain(&error),
+                });
+                Ok(objects)
+            }
+            Err(_) => self.note(list, Err(error)),
+        }
+    }
+
+    /// The ConfigMaps of pending pods that exist. Only those are looked up: a list would have the content of all.
+    async fn config_maps(&mut self, pods: &[Pod]) -> Result<Vec<ObjectKey>, Error> {
+        let pending = pods.iter().filter(|pod| pod.node_name().is_none());
+        let named = pending.flat_map(|pod| {
+            let namespace = pod.metadata.namespace();
+            pod.config_maps()
+                .map(move |name| (namespace.to_owned(), name.to_owned()))
+        });
+        let named: BTreeSet<(String, String)> = named.collect();
+        let mut found = Vec::new();
+        for (at, (namespace, name)) in named.iter().enumerate() {
+            let target = Target::of::<ConfigMap>(namespace, name);
+            let looked_up = match at < CONFIG_MAPS_MAX {
+                true => self.client.get_metadata(target).await,
+                false => {
+                    self.config_maps_missing(format!("pending pods name more than {CONFIG_MAPS_MAX} of them"));
+                    return Ok(found);
+                }
+            };
+            match looked_up {
+                Ok(Some(_)) => found.push(ObjectKey::new(namespace, name)),
+                Ok(None) => {}
+                Err(error) if error.is_forbidden() => {
+                    self.config_maps_missing(plain(&error));
+                    return Ok(found);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
+    }
+
+    fn config_maps_missing(&mut self, message: String) {
+        self.missing.push(MissingList {
+            list: List::ConfigMaps,
+            only_namespace: None,
+            message,
+        });
+    }
+}
+
+/// The API server's words, without the remedy for roles.
+fn plain(error: &Error) -> String {
+    match error {
+        Error::Call { message, .. } => message.clone(),
+        Error::Connect { .. } | Error::NotLeader { .. } => error.to_string(),
+    }
+}
+
+/// The view after one cycle in memory.
+fn view(settings: &kai_scheduler::Settings, objects: Objects, knowledge: Knowledge, now: Millis) -> ClusterView {
+    let lacks = |list: List| knowledge.missing.iter().any(|missing| missing.list == list);
+    let known = |lacking: bool| match lacking {
+        true => ObjectList::Unknown,
+        false => ObjectList::Complete,
+    };
+    let mut mirror_settings = settings.mirror();
+    mirror_settings.reservation_pod_list = known(lacks(List::Pods));
+    mirror_settings.volume_list = known(lacks(List::Volumes));
+    let mut mirror = ClusterMirror::new(&mirror_settings);
+    let mut engine = Cluster::new();
+    mirror.tick(now);
+    apply(&mut mirror, &mut engine, objects, !lacks(List::ConfigMaps));
+    mirror.mark_synced();
+    loop {
+        let outbox = mirror.take_outbox();
+        outbox.events.into_iter().for_each(|event| engine.apply(event));
+        // The scheduler deletes these; here they only no longer count.
+        if outbox.stale_bind_requests.is_empty() {
+            break;
+        }
+        for request in outbox.stale_bind_requests {
+            mirror.remove_bind_request(&request.key);
+        }
+    }
+    engine.cycle(now, &settings.config);
+    ClusterView::new(Sources {
+        mirror: &mirror,
+        engine: &mut engine,
+        config: &settings.config,
+        now,
+        knowledge,
+    })
+}
+
+/// Applies all objects, referenced objects before those that refer to them, as the scheduler does with the first lists of its watches.
+fn apply(mirror: &mut ClusterMirror, engine: &mut Cluster, objects: Objects, config_maps_known: bool) {
+    objects
+        .classes
+        .into_iter()
+        .for_each(|class| mirror.apply_priority_class(&Arc::new(class)));
+    objects
+        .topologies
+        .iter()
+        .for_each(|topology| mirror.apply_topology(topology));
+    objects.queues.iter().for_each(|queue| mirror.apply_queue(queue));
+    for node in &objects.nodes {
+        mirror.apply_node(node);
+        mirror.drain_event_batch(|event| engine.apply(event));
+    }
+    objects
+        .volumes
+        .into_iter()
+        .for_each(|volume| mirror.apply_volume(&Arc::new(volume)));
+    for claim in objects.claims {
+        mirror.apply_volume_claim(&ObjectKey::of(&claim), &Arc::new(claim));
+    }
+    objects.config_maps.iter().for_each(|key| mirror.apply_config_map(key));
+    if config_maps_known {
+        mirror.config_maps_synced();
+    }
+    for group in objects.pod_groups {
+        mirror.apply_pod_group(&ObjectKey::of(&group), &Arc::new(group));
+        mirror.drain_event_batch(|event| engine.apply(event));
+    }
+    for request in objects.bind_requests {
+        mirror.apply_bind_request(&ObjectKey::of(&request), &Arc::new(request));
+    }
+    for pod in objects.pods {
+        mirror.apply_pod(&ObjectKey::of(&pod), &Arc::new(pod));
+        mirror.drain_event_batch(|event| engine.apply(event));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Json;
+    use axum::http::{StatusCode, Uri};
+    use axum::response::{IntoResponse, Response};
+    use kai_view::ReasonSource;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A cluster for a tenant: nodes are refused, and pods of namespaces other than `team`.
+    async fn answer(uri: Uri) -> Response {
+        let refused = |what: &str| {
+            let message =
+                format!("{what} is forbidden: User \"ann\" cannot list resource \"{what}\" at the cluster scope");
+            let status = json!({ "kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": message });
+            (StatusCode::FORBIDDEN, Json(status)).into_response()
+        };
+        let list = |items: Value| Json(json!({ "kind": "List", "metadata": {}, "items": items })).into_response();
+        match uri.path() {
+            "/api/v1/nodes" => refused("nodes"),
+            "/api/v1/pods" => refused("pods"),
+            "/api/v1/namespaces/team/pods" => list(json!([{
+                "metadata": { "name": "llm", "namespace": "team", "uid": "1" },
+                "spec": { "schedulerName": "kai-scheduler", "containers": [] },
+                "status": { "phase": "Pending", "conditions": [
+                    { "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "as the scheduler wrote" },
+                ] },
+            }])),
+            _ => list(json!([])),
+        }
+    }
+
+    #[tokio::test]
+    async fn lists_that_are_refused_are_named_and_the_rest_is_shown() {
+        let client = Client::in_process(axum::Router::new().fallback(answer));
+        let mut lists = Lists {
+            client: &client,
+            namespace: "team",
+            missing: Vec::new(),
+        };
+        let objects = lists.all().await.unwrap();
+        let words: Vec<String> = lists.missing.iter().map(super::super::words::missing).collect();
+        assert_eq!(
+            words,
+            [
+                "nodes can't be listed (nodes is forbidden: User \"ann\" cannot list resource \"nodes\" at the cluster scope); \
+                 what depends on them is unknown",
+                "pods of namespaces other than team can't be listed (pods is forbidden: User \"ann\" cannot list resource \
+                 \"pods\" at the cluster scope); what depends on them is unknown",
+            ]
+        );
+        let knowledge = Knowledge { missing: lists.missing };
+        let view = view(&kai_scheduler::Settings::default(), objects, knowledge, Millis(0));
+        assert_eq!(view.nodes, None);
+        let pods = view.pods.unwrap();
+        assert_eq!(pods[0].reason.as_deref(), Some("as the scheduler wrote"));
+        assert_eq!(pods[0].reason_source, Some(ReasonSource::Condition));
+    }
+}

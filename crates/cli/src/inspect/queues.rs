@@ -1,0 +1,126 @@
+//! `kai queues`: the tree of queues.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use kai_view::Queue;
+use serde_json::json;
+
+use super::{Connection, Format, block_on, lines_or, load, words};
+use crate::draw::{YELLOW, bytes};
+use crate::grid::{Align, Cell, Grid, Screen};
+
+/// The flags of `kai queues`.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    format: Format,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let view = block_on(load::load(&arguments.connection, None))?.view;
+    let value = json!({ "version": view.version, "time": view.time, "missing": view.missing, "queues": view.queues });
+    let wide = arguments.format.is_wide();
+    arguments
+        .format
+        .print(&view, &value, |screen| lines(view.queues.as_deref(), wide, screen))
+}
+
+fn lines(queues: Option<&[Queue]>, wide: bool, screen: Screen) -> Vec<String> {
+    let Some(queues) = queues else {
+        return vec!["the queues are unknown: they can't be listed".to_owned()];
+    };
+    let mut columns = vec![
+        ("QUEUE", Align::Left),
+        ("QUOTA", Align::Right),
+        ("FAIR SHARE", Align::Right),
+        ("USED", Align::Right),
+        ("REQUESTED", Align::Right),
+        ("WAITING", Align::Right),
+        ("OVER QUOTA", Align::Left),
+    ];
+    if wide {
+        columns.extend([
+            ("LIMIT", Align::Right),
+            ("PRIORITY", Align::Right),
+            ("NON-PREEMPTIBLE", Align::Right),
+            ("RECLAIMABLE", Align::Right),
+            ("CPU USED", Align::Right),
+            ("CPU QUOTA", Align::Right),
+            ("MEMORY USED", Align::Right),
+            ("MEMORY QUOTA", Align::Right),
+        ]);
+    }
+    let mut grid = Grid::new(&columns);
+    for queue in queues {
+        grid.row(row(queue, wide));
+    }
+    lines_or(
+        &grid,
+        screen,
+        "there are no queues; examples/README.md has some to apply",
+    )
+}
+
+fn row(queue: &Queue, wide: bool) -> Vec<Cell> {
+    let gpus = words::texts(&queue.gpus, words::gpu_amount);
+    let mut cells: Vec<Cell> = vec![
+        format!("{}{}", "  ".repeat(queue.depth as usize), queue.name).into(),
+        words::or_unlimited(gpus.quota).into(),
+        words::or_unknown(gpus.fair_share).into(),
+        words::or_unknown(gpus.used).into(),
+        words::or_unknown(gpus.requested).into(),
+        words::or_unknown(queue.gangs_waiting).into(),
+        over_quota(queue),
+    ];
+    if wide {
+        let cpu = words::texts(&queue.cpu_milli, words::cores);
+        let memory = words::texts(&queue.memory_bytes, bytes);
+        let more = [
+            words::or_unlimited(gpus.limit),
+            queue.priority.to_string(),
+            words::or_unknown(gpus.non_preemptible),
+            words::or_unknown(gpus.reclaimable),
+            words::or_unknown(cpu.used),
+            words::or_unlimited(cpu.quota),
+            words::or_unknown(memory.used),
+            words::or_unlimited(memory.quota),
+        ];
+        cells.extend(more.map(Cell::from));
+    }
+    cells
+}
+
+/// The resources of which the queue holds more than its quota.
+pub(super) fn over_quota(queue: &Queue) -> Cell {
+    let above = [
+        (
+            "GPUs",
+            queue
+                .gpus
+                .borrowed
+                .map(|amount| (amount.millionths, words::gpu_amount(amount))),
+        ),
+        (
+            "CPU",
+            queue.cpu_milli.borrowed.map(|amount| (amount, words::cores(amount))),
+        ),
+        (
+            "memory",
+            queue.memory_bytes.borrowed.map(|amount| (amount, bytes(amount))),
+        ),
+    ];
+    match queue.over_quota {
+        None => words::UNKNOWN.into(),
+        Some(false) => Cell::default(),
+        Some(true) => {
+            let parts = above.into_iter().filter_map(|(name, amount)| {
+                let (_, text) = amount.filter(|(amount, _)| *amount > 0)?;
+                Some(format!("+{text} {name}"))
+            });
+            Cell::coloured(&parts.collect::<Vec<_>>().join(", "), YELLOW)
+        }
+    }
+}

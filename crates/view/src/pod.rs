@@ -1,0 +1,157 @@
+//! Pods.
+
+use kai_api::{ObjectKey, PodCondition};
+use kai_engine::Cluster;
+use kai_engine::model::Millis;
+use kai_engine::report::{PodGpus as EngineGpus, PodView, Status};
+use kai_mirror::ClusterMirror;
+use serde::{Deserialize, Serialize};
+
+use crate::Knowledge;
+
+/// A pod of this scheduler.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pod {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Uid.
+    pub uid: String,
+    /// Name of its pod group, in the same namespace.
+    pub pod_group: Option<String>,
+    /// Status in scheduling, as in the answer of `/explain`.
+    pub status: String,
+    /// Node, where it has one or is promised one.
+    pub node: Option<String>,
+    /// GPUs that it holds or requests.
+    pub gpus: PodGpus,
+    /// GPU groups that it shares.
+    pub gpu_groups: Vec<String>,
+    /// Creation time.
+    pub created: String,
+    /// Since when it has its status: the creation of a pod that waits, the deletion time of a pod that is being deleted, the last start of
+    /// the gang of another one. `None` = unknown.
+    pub since: Option<String>,
+    /// Why it waits or was evicted.
+    pub reason: Option<String>,
+    /// Where the reason is from; `None` without a reason.
+    pub reason_source: Option<ReasonSource>,
+}
+
+impl Pod {
+    /// Whether it has no place yet, or only the promise of one.
+    pub fn waits(&self) -> bool {
+        matches!(self.status.as_str(), "Pending" | "Gated" | "Pipelined")
+    }
+}
+
+/// Where a reason is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ReasonSource {
+    /// From the engine, with the whole cluster as its input.
+    Engine,
+    /// From the condition that the scheduler wrote to the pod: lists are missing, so that the engine can't tell.
+    Condition,
+}
+
+/// GPUs of a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "kind")]
+pub enum PodGpus {
+    /// None.
+    None,
+    /// Whole devices.
+    Whole {
+        /// How many.
+        devices: i64,
+    },
+    /// The same part of each of several devices.
+    #[serde(rename_all = "camelCase")]
+    Share {
+        /// How many.
+        devices: i64,
+        /// The part of each in percent; `None` for a request in MiB.
+        percent: Option<i64>,
+        /// MiB of each; `None` = not known yet.
+        mib: Option<i64>,
+    },
+    /// MIG slices.
+    Mig {
+        /// Resource name and count.
+        slices: Vec<(String, i64)>,
+    },
+}
+
+impl PodGpus {
+    fn of(gpus: &EngineGpus<'_>) -> PodGpus {
+        match gpus {
+            EngineGpus::None => PodGpus::None,
+            EngineGpus::Whole { devices } => PodGpus::Whole { devices: *devices },
+            EngineGpus::Share { devices, fraction, mib } => PodGpus::Share {
+                devices: *devices,
+                percent: fraction.map(kai_engine::model::GpuFraction::percent),
+                mib: *mib,
+            },
+            EngineGpus::Mig(slices) => PodGpus::Mig {
+                slices: slices
+                    .iter()
+                    .map(|(name, count)| ((*name).to_owned(), *count))
+                    .collect(),
+            },
+        }
+    }
+}
+
+pub(crate) fn pods(engine: &Cluster, mirror: &ClusterMirror, knowledge: &Knowledge) -> Vec<Pod> {
+    let starts: rustc_hash::FxHashMap<_, _> = engine
+        .gangs()
+        .into_iter()
+        .filter_map(|gang| Some((gang.gang, gang.last_start?)))
+        .collect();
+    let views = engine.pods().into_iter().map(|view| {
+        let start = view.gang.and_then(|gang| starts.get(gang)).copied();
+        let (reason, reason_source) = reason(&view, mirror, knowledge);
+        Pod {
+            namespace: view.namespace.to_owned(),
+            name: view.name.to_owned(),
+            uid: view.uid.to_owned(),
+            pod_group: view.gang.map(|gang| gang.name.clone()),
+            status: view.status.name().to_owned(),
+            node: view.node.map(str::to_owned),
+            gpus: PodGpus::of(&view.gpus),
+            gpu_groups: view.gpu_groups.clone(),
+            created: kai_api::format_time(view.created),
+            since: since(&view, start).map(kai_api::format_time),
+            reason,
+            reason_source,
+        }
+    });
+    views.collect()
+}
+
+fn since(view: &PodView<'_>, start: Option<Millis>) -> Option<Millis> {
+    match view.status {
+        Status::Pending | Status::Gated | Status::Pipelined => Some(view.created),
+        Status::Releasing | Status::StuckInReleasing => view.deletion,
+        Status::Binding | Status::Bound | Status::Running => start.filter(|start| *start >= view.created),
+        Status::Succeeded | Status::Failed | Status::Unknown => None,
+    }
+}
+
+fn reason(view: &PodView<'_>, mirror: &ClusterMirror, knowledge: &Knowledge) -> (Option<String>, Option<ReasonSource>) {
+    let Some(reason) = &view.reason else {
+        return (None, None);
+    };
+    if knowledge.is_complete() {
+        return (Some(mirror.reason_text(view, reason)), Some(ReasonSource::Engine));
+    }
+    let pod = mirror.pod(&ObjectKey::new(view.namespace, view.name));
+    let condition = pod.and_then(|pod| pod.condition(PodCondition::SCHEDULED));
+    match condition.and_then(|condition| condition.message.as_deref()) {
+        Some(message) => (Some(message.to_owned()), Some(ReasonSource::Condition)),
+        None => (None, None),
+    }
+}

@@ -1,0 +1,136 @@
+//! Queues and their amounts.
+
+use kai_engine::Cluster;
+use kai_engine::model::Gpus;
+use kai_engine::reasons::Resource;
+use kai_engine::report::QueueView;
+use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
+
+use crate::{Gang, GpuAmount, Knowledge};
+
+/// A queue. Its numbers include those of the queues below it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Queue {
+    /// Name.
+    pub name: String,
+    /// The name to show to people.
+    pub display_name: String,
+    /// Parent.
+    pub parent: Option<String>,
+    /// Distance from its root.
+    pub depth: u32,
+    /// Priority.
+    pub priority: i32,
+    /// Whether its pods hold more of some resource than its quota. `None` = unknown.
+    pub over_quota: Option<bool>,
+    /// GPUs.
+    pub gpus: Amounts<GpuAmount>,
+    /// CPU in milli-cores.
+    pub cpu_milli: Amounts<i64>,
+    /// Memory in bytes.
+    pub memory_bytes: Amounts<i64>,
+    /// Gangs of this queue itself that wait. `None` = unknown.
+    pub gangs_waiting: Option<u32>,
+    /// Gangs of this queue itself with running or starting pods. `None` = unknown.
+    pub gangs_running: Option<u32>,
+}
+
+/// The amounts of one resource. Amounts of pods and shares are `None` if they are not known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Amounts<T> {
+    /// The deserved quota; `None` = unlimited.
+    pub quota: Option<T>,
+    /// The limit; `None` = none.
+    pub limit: Option<T>,
+    /// The amount that the queue is due now.
+    pub fair_share: Option<T>,
+    /// What its pods hold.
+    pub used: Option<T>,
+    /// What its pods held and requested at the start of the cycle.
+    pub requested: Option<T>,
+    /// The part of `used` held by non-preemptible gangs.
+    pub non_preemptible: Option<T>,
+    /// The part of `used` above the quota.
+    pub borrowed: Option<T>,
+    /// The part of `borrowed` that queues below their quota can reclaim: what preemptible gangs hold.
+    pub reclaimable: Option<T>,
+}
+
+/// The synthetic root of an installation without hierarchical fairness: no object of the cluster.
+const COMMON_ROOT: &str = "(root)";
+
+pub(crate) fn queues(engine: &Cluster, gangs: &[Gang], knowledge: &Knowledge) -> Vec<Queue> {
+    let mut counts: FxHashMap<&str, (u32, u32)> = FxHashMap::default();
+    for gang in gangs {
+        let (waiting, running) = counts.entry(&gang.queue).or_default();
+        *waiting += u32::from(gang.waiting > 0);
+        *running += u32::from(gang.running + gang.starting > 0);
+    }
+    let views = engine.queues();
+    let mut by_parent: FxHashMap<Option<&str>, Vec<&QueueView<'_>>> = FxHashMap::default();
+    for view in views.iter().filter(|view| view.name != COMMON_ROOT) {
+        let parent = view.parent.filter(|parent| *parent != COMMON_ROOT);
+        by_parent.entry(parent).or_default().push(view);
+    }
+    // Reversed, since the stack returns the last first.
+    for children in by_parent.values_mut() {
+        children.sort_by(|a, b| b.name.cmp(a.name));
+    }
+    let mut stack: Vec<(u32, &QueueView<'_>)> = Vec::new();
+    stack.extend(by_parent.remove(&None).into_iter().flatten().map(|root| (0, root)));
+    let mut queues = Vec::with_capacity(views.len());
+    while let Some((depth, view)) = stack.pop() {
+        queues.push(queue(
+            view,
+            depth,
+            counts.get(view.name).copied().unwrap_or_default(),
+            knowledge,
+        ));
+        let children = by_parent.remove(&Some(view.name)).into_iter().flatten();
+        stack.extend(children.map(|child| (depth + 1, child)));
+    }
+    queues
+}
+
+fn queue(view: &QueueView<'_>, depth: u32, (waiting, running): (u32, u32), knowledge: &Knowledge) -> Queue {
+    let gpus = |amount| GpuAmount::from(Gpus(amount));
+    let known = knowledge.shares();
+    let over = Resource::ALL.iter().any(|resource| {
+        view.quota[*resource]
+            .deserved
+            .is_some_and(|quota| view.allocated[*resource] > quota)
+    });
+    Queue {
+        name: view.name.to_owned(),
+        display_name: view.display_name.to_owned(),
+        parent: view.parent.filter(|parent| *parent != COMMON_ROOT).map(str::to_owned),
+        depth,
+        priority: view.priority,
+        over_quota: known.then_some(over),
+        gpus: amounts(view, Resource::Gpu, known, gpus),
+        cpu_milli: amounts(view, Resource::Cpu, known, |amount| amount),
+        memory_bytes: amounts(view, Resource::Memory, known, |amount| amount),
+        gangs_waiting: known.then_some(waiting),
+        gangs_running: known.then_some(running),
+    }
+}
+
+fn amounts<T>(view: &QueueView<'_>, of: Resource, known: bool, amount: impl Fn(i64) -> T) -> Amounts<T> {
+    let quota = view.quota[of];
+    let (used, fixed) = (view.allocated[of], view.allocated_non_preemptible[of]);
+    let borrowed = quota.deserved.map_or(0, |quota| (used - quota).max(0));
+    let if_known = |value: i64| known.then(|| amount(value));
+    Amounts {
+        quota: quota.deserved.map(&amount),
+        limit: quota.limit.map(&amount),
+        fair_share: if_known(view.fair_share[of]),
+        used: if_known(used),
+        requested: if_known(view.requested[of]),
+        non_preemptible: if_known(fixed),
+        borrowed: if_known(borrowed),
+        reclaimable: if_known(borrowed.min((used - fixed).max(0))),
+    }
+}

@@ -1,0 +1,289 @@
+//! The view of small clusters, and the example of docs/view.md.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use kai_view::{ClusterView, GpuState, Knowledge, List, MissingList, PodGpus, ReasonSource, SlicesKind};
+use serde_json::{Value, json};
+use support::{World, gang, node, pod, queue, reservation};
+
+fn view(objects: &[Value]) -> ClusterView {
+    World::new(objects).view(Knowledge::complete())
+}
+
+/// One node with four GPUs: one shared by two pods, two of a Job, one idle; a gang that does not fit.
+fn small_cluster() -> Vec<Value> {
+    let share = |group: &str, more: Value| {
+        let mut share = json!({ "metadata": { "labels": { "runai-gpu-group": group } } });
+        share["metadata"]["annotations"] = more;
+        share
+    };
+    vec![
+        node("h100-1", 4, json!({})),
+        queue("research", None, 4),
+        queue("team-a", Some("research"), 1),
+        queue("team-b", Some("research"), 3),
+        gang("llm", "Deployment", "team-a", 1),
+        gang("notebook", "Deployment", "team-a", 1),
+        gang("train", "Job", "team-a", 1),
+        gang("big", "Job", "team-b", 2),
+        reservation("g1", "h100-1", "GPU-1"),
+        pod(
+            "llm-0",
+            "llm",
+            0,
+            Some("h100-1"),
+            share("g1", json!({ "gpu-fraction": "0.5" })),
+        ),
+        pod(
+            "notebook-0",
+            "notebook",
+            0,
+            Some("h100-1"),
+            share("g1", json!({ "gpu-memory": "10000" })),
+        ),
+        pod("train-0", "train", 2, Some("h100-1"), json!({})),
+        pod("big-0", "big", 2, None, json!({})),
+        pod("big-1", "big", 2, None, json!({})),
+    ]
+}
+
+#[test]
+fn gpus_have_their_pods() {
+    let view = view(&small_cluster());
+    let node = &view.nodes.as_ref().unwrap()[0];
+    assert_eq!(node.gpu_model.as_deref(), Some("NVIDIA-H100"));
+    assert_eq!(node.gpus[0].uuid.as_deref(), Some("GPU-1"));
+    let gpus: Vec<_> = node
+        .gpus
+        .iter()
+        .map(|gpu| {
+            let pods = gpu.pods.iter().map(|pod| (pod.name.as_str(), pod.mib));
+            (gpu.state, gpu.used_mib, pods.collect::<Vec<_>>())
+        })
+        .collect();
+    assert_eq!(
+        gpus,
+        [
+            (
+                GpuState::Shared,
+                Some(50_000),
+                vec![("llm-0", Some(40_000)), ("notebook-0", Some(10_000))]
+            ),
+            (GpuState::Whole, Some(80_000), vec![("train-0", Some(80_000))]),
+            (GpuState::Whole, Some(80_000), vec![("train-0", Some(80_000))]),
+            (GpuState::Idle, Some(0), vec![]),
+        ]
+    );
+}
+
+#[test]
+fn an_idle_gpu_beside_a_group_without_reservation_is_held() {
+    let mut objects = small_cluster();
+    objects.retain(|object| object["metadata"]["namespace"] != "kai-resource-reservation");
+    let view = view(&objects);
+    let gpus = &view.nodes.as_ref().unwrap()[0].gpus;
+    assert_eq!((gpus[0].state, &gpus[0].uuid), (GpuState::Shared, &None));
+    assert_eq!(
+        gpus[3].state,
+        GpuState::Held,
+        "the kubelet may give any GPU to the next pod"
+    );
+}
+
+#[test]
+fn queues_are_a_tree_with_their_amounts() {
+    let view = view(&small_cluster());
+    let queues = view.queues.as_ref().unwrap();
+    let names: Vec<(&str, u32)> = queues.iter().map(|queue| (queue.name.as_str(), queue.depth)).collect();
+    assert_eq!(names, [("research", 0), ("team-a", 1), ("team-b", 1)]);
+    let gpus = &queues[1].gpus;
+    let text = |amount: Option<kai_view::GpuAmount>| amount.unwrap().to_string();
+    // Fractions are charged in hundredths: 2 + 0.50 + 0.13 (10,000 of 80,000 MiB, rounded up).
+    assert_eq!(text(gpus.used), "2.63");
+    assert_eq!(text(gpus.borrowed), "1.63");
+    assert_eq!(text(gpus.reclaimable), "1.63");
+    assert_eq!(queues[1].over_quota, Some(true));
+    assert_eq!((queues[2].gangs_waiting, queues[2].gangs_running), (Some(1), Some(0)));
+    assert_eq!(text(queues[2].gpus.requested), "4");
+}
+
+#[test]
+fn gangs_have_the_names_that_people_know_and_say_why_they_wait() {
+    let view = view(&small_cluster());
+    let waiting = view.waiting_gangs();
+    assert_eq!(waiting.len(), 1);
+    let big = waiting[0];
+    assert_eq!(big.workload(), "Job big-owner");
+    assert_eq!((big.min, big.needed, big.waiting, big.running), (2, 2, 2, 0));
+    assert_eq!(big.position, Some(1));
+    assert_eq!(big.waiting_since.as_deref(), Some("2026-01-01T00:30:00Z"));
+    let reason = big.reason.as_deref().unwrap();
+    assert!(reason.contains("held by"), "{reason}");
+    assert!(reason.contains("Job team/train-owner"), "{reason}");
+    let pods = view.pods.as_ref().unwrap();
+    let pod = pods.iter().find(|pod| pod.name == "big-0").unwrap();
+    assert_eq!(pod.reason_source, Some(ReasonSource::Engine));
+    assert_eq!(pod.gpus, PodGpus::Whole { devices: 2 });
+}
+
+#[test]
+fn a_failed_gpu_is_unhealthy_and_an_unlabelled_one_is_unknown() {
+    let failed = node(
+        "failed",
+        2,
+        json!({ "status": { "capacity": { "nvidia.com/gpu": "3" } } }),
+    );
+    let mut plain = node("plain", 1, json!({}));
+    plain["metadata"]["labels"] = json!({});
+    plain["status"]["capacity"] = Value::Null;
+    let view = view(&[failed, plain]);
+    let nodes = view.nodes.as_ref().unwrap();
+    let states = |at: usize| nodes[at].gpus.iter().map(|gpu| gpu.state).collect::<Vec<_>>();
+    assert_eq!(states(0), [GpuState::Idle, GpuState::Idle, GpuState::Unhealthy]);
+    assert_eq!(nodes[0].gpus_unhealthy, Some(1));
+    assert_eq!(states(1), [GpuState::Idle]);
+    assert_eq!(
+        (&nodes[1].gpu_model, nodes[1].gpu_memory_mib, nodes[1].gpus_unhealthy),
+        (&None, None, None),
+        "unknown, not zero"
+    );
+}
+
+#[test]
+fn mig_slices_and_replicas_are_what_they_are() {
+    let mig = node(
+        "mig",
+        0,
+        json!({ "metadata": { "labels": { "nvidia.com/mig.strategy": "mixed", "node-role.kubernetes.io/mig-enabled": "true" } },
+                "status": { "allocatable": { "nvidia.com/mig-1g.5gb": "7" } } }),
+    );
+    let sliced = node(
+        "sliced",
+        8,
+        json!({ "metadata": { "labels": { "nvidia.com/gpu.count": "2" } } }),
+    );
+    let slice = json!({ "spec": { "containers": [{ "resources": { "limits": { "nvidia.com/mig-1g.5gb": "2" } } }] } });
+    let objects = [
+        mig,
+        sliced,
+        queue("team-a", None, -1),
+        gang("a", "Job", "team-a", 1),
+        pod("on-mig", "a", 0, Some("mig"), slice),
+        pod("on-replica", "a", 1, Some("sliced"), json!({})),
+    ];
+    let view = view(&objects);
+    let nodes = view.nodes.as_ref().unwrap();
+    let (mig, replicas) = (&nodes[0].slices[0], &nodes[1].slices[0]);
+    assert_eq!((mig.kind, mig.allocatable, mig.used), (SlicesKind::Mig, 7, Some(2)));
+    assert_eq!((mig.pods[0].name.as_str(), mig.pods[0].slices), ("on-mig", 2));
+    assert_eq!(
+        (replicas.kind, replicas.allocatable, replicas.used),
+        (SlicesKind::Replica, 8, Some(1))
+    );
+    assert_eq!(replicas.pods[0].name, "on-replica");
+    let states: Vec<GpuState> = nodes[1].gpus.iter().map(|gpu| gpu.state).collect();
+    assert_eq!(states, [GpuState::TimeSliced, GpuState::TimeSliced]);
+}
+
+fn without(list: List, only_namespace: Option<&str>) -> Knowledge {
+    let missing = MissingList {
+        list,
+        only_namespace: only_namespace.map(str::to_owned),
+        message: "forbidden".to_owned(),
+    };
+    Knowledge { missing: vec![missing] }
+}
+
+#[test]
+fn without_a_list_its_consequences_are_unknown_and_reasons_come_from_conditions() {
+    let mut objects = small_cluster();
+    let condition = json!({ "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "as the scheduler wrote" });
+    objects.last_mut().unwrap()["status"]["conditions"] = json!([condition]);
+    let mut world = World::new(&objects);
+
+    let no_nodes = world.view(without(List::Nodes, None));
+    assert_eq!(no_nodes.nodes, None);
+    let queues = no_nodes.queues.as_ref().unwrap();
+    assert_eq!((queues[1].over_quota, queues[1].gpus.used), (None, None));
+    assert_eq!(
+        queues[1].gpus.quota.unwrap().to_string(),
+        "1",
+        "the quota is in the queue itself"
+    );
+    let reason = |view: &ClusterView, name: &str| {
+        let pods = view.pods.as_ref().unwrap();
+        let pod = pods.iter().find(|pod| pod.name == name).unwrap();
+        (pod.reason.clone(), pod.reason_source)
+    };
+    assert_eq!(
+        reason(&no_nodes, "big-1"),
+        (Some("as the scheduler wrote".to_owned()), Some(ReasonSource::Condition))
+    );
+    assert_eq!(reason(&no_nodes, "big-0"), (None, None));
+
+    let some_pods = world.view(without(List::Pods, Some("team")));
+    let node = &some_pods.nodes.as_ref().unwrap()[0];
+    assert_eq!(
+        node.gpus.last().unwrap().state,
+        GpuState::Unknown,
+        "not idle: nobody knows"
+    );
+    assert_eq!(node.cpu_milli.used, None);
+    assert!(some_pods.pods.is_some());
+    assert_eq!(world.view(without(List::Pods, None)).pods, None);
+}
+
+#[test]
+fn the_order_of_objects_does_not_matter() {
+    let mut objects = small_cluster();
+    let expect = view(&objects);
+    objects.reverse();
+    assert_eq!(view(&objects), expect);
+}
+
+/// The example of docs/view.md is the view of the small cluster. Run with `UPDATE_EXAMPLE=1` to write it.
+#[test]
+fn the_documentation_shows_a_real_view() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/view.md");
+    let docs = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = docs.split_once("```json\n").unwrap();
+    let (shown, after) = rest.split_once("```\n").unwrap();
+    let real = serde_json::to_value(view(&small_cluster())).unwrap();
+    if std::env::var_os("UPDATE_EXAMPLE").is_some() {
+        let text = serde_json::to_string_pretty(&real).unwrap();
+        std::fs::write(&path, format!("{before}```json\n{text}\n```\n{after}")).unwrap();
+        return;
+    }
+    let shown: Value = serde_json::from_str(shown).unwrap();
+    assert_eq!(
+        real, shown,
+        "run this test with UPDATE_EXAMPLE=1, and describe new fields in docs/view.md"
+    );
+    let read: ClusterView = serde_json::from_value(shown).unwrap();
+    assert_eq!(
+        serde_json::to_value(&read).unwrap(),
+        real,
+        "what is written is read again"
+    );
+    // Every field of the example has a row in the tables of the page.
+    let mut fields = Vec::new();
+    names(&real, &mut fields);
+    for field in fields {
+        assert!(
+            docs.contains(&format!("`{field}`")),
+            "docs/view.md does not describe {field}"
+        );
+    }
+}
+
+fn names(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => fields.iter().for_each(|(name, value)| {
+            found.push(name.clone());
+            names(value, found);
+        }),
+        Value::Array(items) => items.iter().for_each(|item| names(item, found)),
+        _ => {}
+    }
+}
