@@ -247,7 +247,14 @@ impl Drop for Ended {
 
 /// The pod-resources API with the allocations that a test sets.
 #[derive(Clone, Default)]
-pub struct PodResourcesServer(Arc<Mutex<Vec<PodResources>>>);
+pub struct PodResourcesServer(Arc<Mutex<Allocations>>);
+
+#[derive(Default)]
+struct Allocations {
+    pods: Vec<PodResources>,
+    /// Calls of List that were answered.
+    calls: u64,
+}
 
 impl PodResourcesServer {
     pub fn serve(socket: &Path) -> Self {
@@ -262,14 +269,14 @@ impl PodResourcesServer {
 
     /// Whole GPUs: namespace, pod, device ids.
     pub fn set(&self, allocations: &[(&str, &str, &[&str])]) {
-        self.0.lock().clear();
+        self.0.lock().pods.clear();
         for (namespace, pod, ids) in allocations {
             self.add("nvidia.com/gpu", namespace, pod, ids);
         }
     }
 
     pub fn add(&self, resource: &str, namespace: &str, pod: &str, ids: &[&str]) {
-        self.0.lock().push(PodResources {
+        self.0.lock().pods.push(PodResources {
             name: pod.to_owned(),
             namespace: namespace.to_owned(),
             containers: vec![ContainerResources {
@@ -282,16 +289,23 @@ impl PodResourcesServer {
         });
     }
 
+    /// How often the agent has asked.
+    pub fn calls(&self) -> u64 {
+        self.0.lock().calls
+    }
+
     pub fn remove(&self, namespace: &str, pod: &str) {
         let same = |held: &PodResources| held.namespace == namespace && held.name == pod;
-        self.0.lock().retain(|held| !same(held));
+        self.0.lock().pods.retain(|held| !same(held));
     }
 }
 
 #[tonic::async_trait]
 impl PodResourcesLister for PodResourcesServer {
     async fn list(&self, _: Request<ListPodResourcesRequest>) -> Result<Response<ListPodResourcesResponse>, Status> {
-        let pod_resources = self.0.lock().clone();
+        let mut allocations = self.0.lock();
+        allocations.calls += 1;
+        let pod_resources = allocations.pods.clone();
         Ok(Response::new(ListPodResourcesResponse { pod_resources }))
     }
 }
