@@ -170,6 +170,60 @@ impl Kubectl<'_> {
     }
 }
 
+/// Runs a block of commands in docs/operations.md with this kubectl.
+fn run_block(kubectl: &Kubectl<'_>, name: &str) {
+    let page = include_str!("../../../docs/operations.md");
+    let start = format!("<!-- run by crates/cli/tests/playground.rs: {name} -->\n```sh\n");
+    let block = page
+        .split(&start)
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .unwrap();
+    let folder = kubectl.kubeconfig.parent().unwrap();
+    let function = format!("kubectl() {{ '{}' \"$@\"; }}\n", kubectl.program);
+    let run = Command::new("bash")
+        .args(["-euo", "pipefail", "-c", &format!("{function}{block}")])
+        .env("KUBECONFIG", kubectl.kubeconfig)
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    assert!(
+        run.status.success(),
+        "{block}\n{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
+}
+
+#[test]
+fn queues_and_shards_come_back_from_the_backup_of_the_page() {
+    let directory = tempfile::tempdir().unwrap();
+    let kubeconfig = directory.path().join("kubeconfig");
+    let _playground = Playground::start(&["--empty"], &kubeconfig);
+    let Some(kubectl) = Kubectl::find(&kubeconfig) else {
+        return;
+    };
+    kubectl.apply(
+        "{apiVersion: kai.scheduler/v1, kind: SchedulingShard, metadata: {name: a100}, spec: {partitionLabelValue: a100}}\n---\n\
+         {apiVersion: scheduling.run.ai/v2, kind: Queue, metadata: {name: parent}, spec: {resources: {gpu: {quota: 4}}}}\n---\n\
+         {apiVersion: scheduling.run.ai/v2, kind: Queue, metadata: {name: child}, spec: {parentQueue: parent, resources: {gpu: {quota: 3}}}}\n",
+    );
+    let kinds = "queues.scheduling.run.ai,schedulingshards.kai.scheduler";
+    let names = || kubectl.run(&["get", kinds, "-o", "name"]);
+    let quota = || kubectl.run(&["get", "queue", "child", "-o", "jsonpath={.spec.resources.gpu.quota}"]);
+    let before = (names(), quota());
+    assert!(
+        before.0.contains("/child") && before.0.contains("/a100") && before.1 == "3",
+        "{before:?}"
+    );
+    run_block(&kubectl, "backup");
+    for kind in kinds.split(',') {
+        kubectl.run(&["delete", kind, "--all"]);
+    }
+    assert!(!names().contains("/child"));
+    run_block(&kubectl, "restore");
+    assert_eq!((names(), quota()), before);
+}
+
 #[test]
 fn a_stock_kubectl_runs_two_pods_on_one_gpu() {
     let directory = tempfile::tempdir().unwrap();
