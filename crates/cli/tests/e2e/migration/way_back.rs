@@ -196,11 +196,12 @@ async fn check_custom_resources(cluster: &Cluster) {
     ] {
         for object in list(cluster, &resource).await {
             let finalizers = &object["metadata"]["finalizers"];
+            // The Job controller has one on its pods.
+            let of_kai = finalizers.to_string().contains("kai");
             assert!(
-                finalizers.is_null(),
+                !of_kai,
                 "{} {}: {finalizers}",
-                resource.kind,
-                object["metadata"]["name"]
+                resource.kind, object["metadata"]["name"]
             );
         }
     }
