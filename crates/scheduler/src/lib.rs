@@ -18,6 +18,7 @@ mod error;
 mod explain;
 mod metrics;
 mod settings;
+mod snapshot_settings;
 mod writers;
 
 pub use args::Args;

@@ -116,7 +116,7 @@ impl Settings {
     }
 
     /// The settings of the mirror.
-    pub(crate) fn mirror(&self) -> MirrorSettings {
+    pub fn mirror(&self) -> MirrorSettings {
         MirrorSettings {
             scheduler_name: self.scheduler_name.clone(),
             reservation_pods: self.reservation_pods.clone(),

@@ -15,4 +15,5 @@ mod queues;
 mod rights;
 mod security;
 mod sharing;
+mod snapshots;
 mod workloads;

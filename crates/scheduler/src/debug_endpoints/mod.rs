@@ -14,6 +14,7 @@ use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use kai_api::ObjectKey;
+use kai_engine::model::Millis;
 use serde::Deserialize;
 use tokio::sync::{mpsc, oneshot};
 
@@ -34,17 +35,20 @@ pub(crate) enum DebugRequest {
 #[derive(Clone)]
 struct Shared {
     client: kai_cluster::Client,
+    clock: kai_cluster::Clock,
     settings: Arc<Settings>,
     debug_sender: mpsc::Sender<DebugRequest>,
 }
 
 pub(crate) fn router(
     client: kai_cluster::Client,
+    clock: kai_cluster::Clock,
     settings: Arc<Settings>,
     debug_sender: mpsc::Sender<DebugRequest>,
 ) -> Router {
     let shared = Shared {
         client,
+        clock,
         settings,
         debug_sender,
     };
@@ -56,7 +60,13 @@ pub(crate) fn router(
 }
 
 async fn get_snapshot(State(shared): State<Shared>) -> Response {
-    match snapshot::take(&shared.client, &shared.settings).await {
+    match snapshot::take(
+        &shared.client,
+        &shared.settings,
+        Millis(shared.clock.now().as_millisecond()),
+    )
+    .await
+    {
         Ok(zip) => {
             let headers = [
                 (CONTENT_TYPE, "application/zip"),

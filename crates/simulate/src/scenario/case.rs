@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use kai_api::{Text, parse_time};
 use kai_engine::model::{Action, Config, Millis, Usage};
+use kai_mirror::MirrorSettings;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -159,6 +160,7 @@ fn scenario(path: &Path, case: Case) -> Result<Scenario, Error> {
         origin: path.to_owned(),
         now,
         config,
+        mirror: MirrorSettings::default(),
         cycles: cycles.max(1),
         settle_cycles,
         view: view_of_group(group),

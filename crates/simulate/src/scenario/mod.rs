@@ -6,6 +6,7 @@
 //! | `parse` | JSON and YAML to values; typed reading with the path of a wrong field |
 //! | `case`, `params`, `expectation` | case files |
 //! | `manifest`, `workloads`, `installation` | manifests: pods of workloads, admission and grouping |
+//! | `snapshot` | snapshots of a scheduler |
 //! | `objects`, `checks` | the Kubernetes objects; references between them |
 //! | `field_types` | types and values that an API server would refuse |
 //! | `unknown_fields`, `suggestion`, `object_files`, `warnings` | messages about mistakes in files |
@@ -20,6 +21,7 @@ mod object_files;
 mod objects;
 mod params;
 mod parse;
+mod snapshot;
 mod sources;
 mod suggestion;
 mod unknown_fields;
@@ -30,10 +32,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kai_engine::model::{Config, Millis};
+use kai_mirror::MirrorSettings;
 
 pub use expectation::{Expectation, ExpectedNode, ExpectedPod, ExpectedTotals};
 pub use installation::{Author, Document, Installation, Manifests, NotInstalled};
 pub use objects::Objects;
+pub use snapshot::{SchedulerPolicy, SnapshotSettings};
 pub use sources::{File, Source, discover};
 pub use warnings::Warnings;
 
@@ -42,6 +46,7 @@ pub(crate) use object_files::ObjectFiles;
 pub use kai_embedded::workloads::expansion::{is_synthetic_uid, synthetic_uid};
 
 use crate::Error;
+use manifest::Input;
 
 /// A cluster, how to run it, and the expected result.
 #[derive(Clone, Debug)]
@@ -54,6 +59,8 @@ pub struct Scenario {
     pub now: Millis,
     /// The scheduler's configuration.
     pub config: Config,
+    /// Which objects belong to the scheduler.
+    pub mirror: MirrorSettings,
     /// The cycles before the check.
     pub cycles: u32,
     /// Further cycles, after each of which the expectation must still hold.
@@ -93,8 +100,16 @@ pub fn load(source: &Source, installation: &dyn Installation) -> Result<Scenario
     let mut scenario = match source {
         Source::Case(file) => case::load(file.path(), &file.read()?)?,
         Source::Manifests { id, files } => {
-            let read = files.iter().map(|file| Ok((file.path(), file.read()?)));
-            manifest::load(id, &read.collect::<Result<Vec<_>, Error>>()?, installation)?
+            let read = files.iter().map(|file| {
+                Ok(match file.is_snapshot() {
+                    true => Input::Snapshot(
+                        file.path(),
+                        snapshot::read(file.path(), file.read_bytes()?, installation)?,
+                    ),
+                    false => Input::Manifest(file.path(), file.read()?),
+                })
+            });
+            manifest::load(id, read.collect::<Result<Vec<_>, Error>>()?, installation)?
         }
     };
     scenario.files = source.files().iter().map(|file| file.path().to_owned()).collect();
@@ -109,7 +124,13 @@ pub fn load_case(path: &Path, text: &str) -> Result<Scenario, Error> {
 
 /// Reads manifests from text, like [`load_case`].
 pub fn load_manifests(path: &Path, text: &str, installation: &dyn Installation) -> Result<Scenario, Error> {
-    manifest::load("manifests", &[(path, text.to_owned())], installation)
+    manifest::load("manifests", vec![Input::Manifest(path, text.to_owned())], installation)
+}
+
+/// Reads a snapshot from a zip file or from its unpacked entry, like [`load_case`].
+pub fn load_snapshot(path: &Path, bytes: Vec<u8>, installation: &dyn Installation) -> Result<Scenario, Error> {
+    let snapshot = snapshot::read(path, bytes, installation)?;
+    manifest::load("snapshot", vec![Input::Snapshot(path, snapshot)], installation)
 }
 
 /// Kind, namespace and name of an object, for messages.
