@@ -64,6 +64,14 @@ pub enum Error {
         /// The problem.
         problem: String,
     },
+    /// A change of the cluster can't be made.
+    #[error("--what-if \"{change}\": {problem}")]
+    Change {
+        /// The change, in words.
+        change: String,
+        /// The problem.
+        problem: String,
+    },
     /// Several snapshots and manifests are named together.
     #[error(
         "{path}: manifests belong to one cluster, and here are several snapshots; name one of them, or leave the manifests out",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kai_engine::model::Millis;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
 
 use super::field_types::{self, group_of};
@@ -13,7 +13,7 @@ use super::installation::{Author, Document, Installation, Manifests};
 use super::objects::{KINDS, ObjectCollector};
 use super::parse::{documents, invalid_type, typed};
 use super::snapshot::{CompleteKinds, SchedulerPolicy, Snapshot};
-use super::{ObjectFiles, Scenario, View, Warnings, unknown_fields, workloads};
+use super::{Change, ObjectFiles, Scenario, View, Warnings, unknown_fields, what_if, workloads};
 use crate::Error;
 
 /// The clock of manifests without a time: 2026-01-01T00:00:00Z. The system time would make two runs differ.
@@ -40,9 +40,18 @@ struct ClusterState {
     complete: CompleteKinds,
 }
 
-pub(super) fn load(id: &str, files: Vec<Input<'_>>, installation: &dyn Installation) -> Result<Scenario, Error> {
+pub(super) fn load(
+    id: &str,
+    files: Vec<Input<'_>>,
+    changes: &[Change],
+    installation: &dyn Installation,
+) -> Result<Scenario, Error> {
     let paths: Vec<PathBuf> = files.iter().map(|file| file.path().to_owned()).collect();
     let (mut manifests, state) = read(files)?;
+    let Manifests {
+        documents, warnings, ..
+    } = &mut manifests;
+    what_if::apply(changes, documents, warnings, &state.policy.mirror.identity())?;
     if !manifests
         .documents
         .iter()
@@ -99,10 +108,8 @@ fn read(files: Vec<Input<'_>>) -> Result<(Manifests, ClusterState), Error> {
     for input in files {
         match input {
             Input::Manifest(path, text) => {
-                let file: Arc<Path> = Arc::from(path);
-                for (at, document) in documents(path, &text)?.into_iter().enumerate() {
-                    open(&mut manifests.documents, document, None, &file, at + 1)?;
-                }
+                let read = read_documents(&Arc::from(path), &text, &mut manifests.warnings)?;
+                manifests.documents.extend(read);
             }
             Input::Snapshot(_, snapshot) => {
                 manifests.documents.extend(snapshot.documents);
@@ -116,20 +123,49 @@ fn read(files: Vec<Input<'_>>) -> Result<(Manifests, ClusterState), Error> {
         }
     }
     generate_names(&mut manifests.documents);
-    for document in &manifests.documents {
-        field_types::check(&document.kind, &document.object).map_err(|problem| refused(document, problem))?;
-        // An API server took the objects of a cluster, so that unknown fields are newer than this program.
-        if document.author == Author::User {
-            let mut found = Warnings::default();
-            unknown_fields::check(&document.kind, &document.object, &mut found);
-            manifests.warnings.extend_about(&document.file, found);
-        }
+    // An API server took the objects of a cluster, so that unknown fields are newer than this program. Their types are checked.
+    for document in manifests
+        .documents
+        .iter()
+        .filter(|document| document.author == Author::Cluster)
+    {
+        check_types(document)?;
     }
     Ok((manifests, state))
 }
 
+/// The objects of a manifest, with their types checked and warnings about unknown fields. Names are not generated yet.
+pub(super) fn read_documents(file: &Arc<Path>, text: &str, warnings: &mut Warnings) -> Result<Vec<Document>, Error> {
+    let mut read = Vec::new();
+    for (at, document) in documents(file, text)?.into_iter().enumerate() {
+        open(&mut read, document, None, file, at + 1)?;
+    }
+    for document in &read {
+        check_types(document)?;
+        let mut found = Warnings::default();
+        unknown_fields::check(&document.kind, &document.object, &mut found);
+        warnings.extend_about(file, found);
+    }
+    Ok(read)
+}
+
+fn check_types(document: &Document) -> Result<(), Error> {
+    field_types::check(&document.kind, &document.object).map_err(|problem| refused(document, problem))
+}
+
 /// Names objects that have `generateName` only, as `kubectl create` has the API server do; with numbers, so that a run repeats.
-fn generate_names(documents: &mut [Document]) {
+pub(super) fn generate_names(documents: &mut [Document]) {
+    let name_of = |document: &Document| {
+        document
+            .object
+            .pointer("/metadata/name")
+            .and_then(Value::as_str)
+            .map(str::to_owned)
+    };
+    let named = documents
+        .iter()
+        .filter_map(|document| Some((document.kind.clone(), name_of(document)?)));
+    let taken: FxHashSet<(String, String)> = named.collect();
     let mut numbers: FxHashMap<(String, String), usize> = FxHashMap::default();
     for document in documents {
         let Some(metadata) = document.object.get_mut("metadata").and_then(Value::as_object_mut) else {
@@ -145,8 +181,13 @@ fn generate_names(documents: &mut [Document]) {
             continue;
         };
         let number = numbers.entry((document.kind.clone(), prefix.to_owned())).or_default();
-        let name = format!("{prefix}{number}");
-        *number += 1;
+        let name = loop {
+            let name = format!("{prefix}{number}");
+            *number += 1;
+            if !taken.contains(&(document.kind.clone(), name.clone())) {
+                break name;
+            }
+        };
         // A name of another type is an error that is reported later.
         if metadata.get("name").is_none_or(|name| name.is_null() || name == "") {
             metadata.insert("name".to_owned(), name.into());

@@ -7,6 +7,7 @@
 //! | `case`, `params`, `expectation` | case files |
 //! | `manifest`, `workloads`, `installation` | manifests: pods of workloads, admission and grouping |
 //! | `snapshot` | snapshots of a scheduler |
+//! | `what_if` | changes of a cluster |
 //! | `objects`, `checks` | the Kubernetes objects; references between them |
 //! | `field_types` | types and values that an API server would refuse |
 //! | `unknown_fields`, `suggestion`, `object_files`, `warnings` | messages about mistakes in files |
@@ -26,6 +27,7 @@ mod sources;
 mod suggestion;
 mod unknown_fields;
 mod warnings;
+mod what_if;
 mod workloads;
 
 use std::path::{Path, PathBuf};
@@ -40,6 +42,7 @@ pub use objects::Objects;
 pub use snapshot::{SchedulerPolicy, SnapshotSettings};
 pub use sources::{File, Source, discover};
 pub use warnings::Warnings;
+pub use what_if::{Change, ObjectName, ParseError, QueueField, ShareField};
 
 pub(crate) use object_files::ObjectFiles;
 
@@ -96,9 +99,15 @@ pub enum View {
 
 /// Reads a scenario. Manifests pass through admission and grouping of the installation; the objects of a case have passed already.
 pub fn load(source: &Source, installation: &dyn Installation) -> Result<Scenario, Error> {
+    load_changed(source, &[], installation)
+}
+
+/// Reads a scenario and applies the changes to its objects, in order. New objects of a case pass through admission and grouping, too.
+pub fn load_changed(source: &Source, changes: &[Change], installation: &dyn Installation) -> Result<Scenario, Error> {
     let started = std::time::Instant::now();
     let mut scenario = match source {
-        Source::Case(file) => case::load(file.path(), &file.read()?)?,
+        Source::Case(file) if changes.is_empty() => case::load(file.path(), &file.read()?)?,
+        Source::Case(file) => case::load_changed(file.path(), &file.read()?, changes, installation)?,
         Source::Manifests { id, files } => {
             let read = files.iter().map(|file| {
                 Ok(match file.is_snapshot() {
@@ -109,7 +118,7 @@ pub fn load(source: &Source, installation: &dyn Installation) -> Result<Scenario
                     false => Input::Manifest(file.path(), file.read()?),
                 })
             });
-            manifest::load(id, read.collect::<Result<Vec<_>, Error>>()?, installation)?
+            manifest::load(id, read.collect::<Result<Vec<_>, Error>>()?, changes, installation)?
         }
     };
     scenario.files = source.files().iter().map(|file| file.path().to_owned()).collect();
@@ -124,13 +133,18 @@ pub fn load_case(path: &Path, text: &str) -> Result<Scenario, Error> {
 
 /// Reads manifests from text, like [`load_case`].
 pub fn load_manifests(path: &Path, text: &str, installation: &dyn Installation) -> Result<Scenario, Error> {
-    manifest::load("manifests", vec![Input::Manifest(path, text.to_owned())], installation)
+    manifest::load(
+        "manifests",
+        vec![Input::Manifest(path, text.to_owned())],
+        &[],
+        installation,
+    )
 }
 
 /// Reads a snapshot from a zip file or from its unpacked entry, like [`load_case`].
 pub fn load_snapshot(path: &Path, bytes: Vec<u8>, installation: &dyn Installation) -> Result<Scenario, Error> {
     let snapshot = snapshot::read(path, bytes, installation)?;
-    manifest::load("snapshot", vec![Input::Snapshot(path, snapshot)], installation)
+    manifest::load("snapshot", vec![Input::Snapshot(path, snapshot)], &[], installation)
 }
 
 /// Kind, namespace and name of an object, for messages.

@@ -52,6 +52,14 @@ pub(super) fn kind_of_list(list: &str) -> Option<&'static str> {
     LISTS.iter().find(|(name, _)| *name == list).map(|(_, kind)| *kind)
 }
 
+/// The list of `objects` for the objects of a kind.
+pub(super) fn list_of_kind(kind: &str) -> Option<&'static str> {
+    LISTS
+        .iter()
+        .find(|(_, of_list)| *of_list == kind)
+        .map(|(list, _)| *list)
+}
+
 /// The Kubernetes objects of a cluster, as the mirror takes them.
 #[derive(Clone, Debug, Default)]
 pub struct Objects {
