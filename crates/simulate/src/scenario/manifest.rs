@@ -22,7 +22,7 @@ const NOW_DEFAULT: Millis = Millis(1_767_225_600_000);
 /// A file of a cluster.
 pub(super) enum Input<'f> {
     Manifest(&'f Path, String),
-    Snapshot(&'f Path, Snapshot),
+    Snapshot(&'f Path, Box<Snapshot>),
 }
 
 impl<'f> Input<'f> {

@@ -113,7 +113,7 @@ pub fn load_changed(source: &Source, changes: &[Change], installation: &dyn Inst
                 Ok(match file.is_snapshot() {
                     true => Input::Snapshot(
                         file.path(),
-                        snapshot::read(file.path(), file.read_bytes()?, installation)?,
+                        Box::new(snapshot::read(file.path(), file.read_bytes()?, installation)?),
                     ),
                     false => Input::Manifest(file.path(), file.read()?),
                 })
@@ -144,7 +144,12 @@ pub fn load_manifests(path: &Path, text: &str, installation: &dyn Installation) 
 /// Reads a snapshot from a zip file or from its unpacked entry, like [`load_case`].
 pub fn load_snapshot(path: &Path, bytes: Vec<u8>, installation: &dyn Installation) -> Result<Scenario, Error> {
     let snapshot = snapshot::read(path, bytes, installation)?;
-    manifest::load("snapshot", vec![Input::Snapshot(path, snapshot)], &[], installation)
+    manifest::load(
+        "snapshot",
+        vec![Input::Snapshot(path, Box::new(snapshot))],
+        &[],
+        installation,
+    )
 }
 
 /// Kind, namespace and name of an object, for messages.

@@ -98,7 +98,7 @@ fn edit(documents: &mut [Document], kind: &str, wanted: &str, change: impl Fn(&m
 fn add_nodes(documents: &mut Vec<Document>, count: u32, like: &str) -> Result<(), String> {
     let nodes = || documents.iter().filter(|document| document.kind == "Node");
     // A later object of the same name counts.
-    let Some(template) = nodes().filter(|document| name(document) == like).next_back() else {
+    let Some(template) = nodes().rfind(|document| name(document) == like) else {
         return Err(missing(documents, "Node", like));
     };
     let taken: FxHashSet<&str> = nodes().map(name).collect();
@@ -171,7 +171,7 @@ fn recreate(pod: &mut Value) {
         labels.retain(|key, _| !keys::is_gpu_group_label(key));
     }
     if let Some(annotations) = pod.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
-        annotations.retain(|key, _| !keys::SCHEDULER_POD_ANNOTATIONS.contains(&key.as_str()));
+        annotations.retain(|key, _| !keys::SCHEDULER_POD_ANNOTATIONS.contains(key.as_str()));
     }
 }
 
