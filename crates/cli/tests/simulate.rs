@@ -347,3 +347,94 @@ fn examples_come_out_as_they_say() {
     // The cluster itself, the Jetson of multiubuntu.yaml, and two examples with their own nodes.
     assert_eq!(manifests.count(), examples.len() + 4, "an example is not tried");
 }
+
+/// The JSON of a run in the examples' folder.
+fn example_json(arguments: &[&str]) -> serde_json::Value {
+    let arguments = [&["simulate", "--strict", "-o", "json"], arguments].concat();
+    let output = support::command("../../examples", &arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Changes of the two teams' cluster: pods bound, pipelined, evicted and pending.
+#[test]
+fn changes_come_out_as_expected() {
+    let check = |changes: &[&str], expect: [u64; 4]| {
+        let flags = changes.iter().flat_map(|change| ["--what-if", change]);
+        let arguments: Vec<&str> = ["two-teams.yaml"].into_iter().chain(flags).collect();
+        let totals = &example_json(&arguments)["totals"];
+        let found = ["bound", "pipelined", "evicted", "pending"].map(|name| totals[name].as_u64().unwrap());
+        assert_eq!(found, expect, "{changes:?}");
+    };
+    check(&[], [1, 4, 2, 0]);
+    check(&["add 1 node like node-b"], [5, 0, 0, 0]);
+    check(&["cordon node node-a"], [0, 4, 2, 1]);
+    check(&["queue team-blue gpu.quota=2"], [1, 0, 0, 4]);
+    check(&["queue team-blue gpu.limit=1"], [1, 0, 0, 4]);
+    check(&["delete pod red/train-2", "delete pod red/train-3"], [5, 0, 0, 0]);
+    // The second change undoes the first one.
+    check(
+        &["queue team-blue gpu.quota=2", "queue team-blue gpu.quota=6"],
+        [1, 4, 2, 0],
+    );
+}
+
+#[test]
+fn the_docs_show_the_difference_that_a_change_makes() {
+    let docs = include_str!("../../../docs/simulate.md");
+    let command = "$ kai simulate examples/two-teams.yaml --what-if \"add 1 node like node-b\" --diff\n";
+    let shown = docs
+        .split(command)
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .unwrap();
+    let arguments = [
+        "simulate",
+        "examples/two-teams.yaml",
+        "--what-if",
+        "add 1 node like node-b",
+        "--diff",
+    ];
+    let output = support::command("../..", &arguments).output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), shown);
+}
+
+#[test]
+fn differences_fit_into_80_columns() {
+    let arguments = [
+        "simulate",
+        "two-teams.yaml",
+        "--what-if",
+        "remove node node-a",
+        "--diff",
+    ];
+    let shown = without_colours(&on_a_terminal(80, "../../examples", &arguments));
+    for line in shown.lines() {
+        assert!(line.chars().count() <= 80, "{line:?}");
+    }
+    insta::assert_snapshot!(shown);
+}
+
+/// Objects of a case need no admission and grouping; a submitted workload does.
+#[test]
+fn a_case_can_be_changed() {
+    let run = |change: &str| kai(&["simulate", "differs.yaml", "--what-if", change, "-o", "json"]);
+    insta::assert_snapshot!("what_if_case", run("submit workloads.yaml"));
+}
+
+#[test]
+fn changes_that_can_t_be_made_are_errors() {
+    for (name, change) in [
+        ("what_if_unknown_node", "add 2 nodes like nodeb"),
+        ("what_if_unknown_queue", "queue team-bleu gpu.quota=3"),
+        ("what_if_other_namespace", "delete pod notebook"),
+        ("what_if_wrong_words", "queue team-blue gpu.qouta=3"),
+        ("what_if_missing_file", "submit gone.yaml"),
+    ] {
+        insta::assert_snapshot!(
+            name,
+            kai_in("../../examples", &["simulate", "two-teams.yaml", "--what-if", change])
+        );
+    }
+}

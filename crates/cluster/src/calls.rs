@@ -181,7 +181,25 @@ impl Client {
         self.list_of(resource, selection).await
     }
 
+    /// Lists the metadata of all objects of the selection. The API server sends nothing else of the objects.
+    pub async fn list_metadata(&self, resource: &Resource, selection: &Selection) -> Result<Vec<Value>, Error> {
+        self.pages(resource, selection, kube::core::Request::list_metadata)
+            .await
+    }
+
     async fn list_of<T: DeserializeOwned>(&self, resource: &Resource, selection: &Selection) -> Result<Vec<T>, Error> {
+        self.pages(resource, selection, kube::core::Request::list).await
+    }
+
+    async fn pages<T: DeserializeOwned>(
+        &self,
+        resource: &Resource,
+        selection: &Selection,
+        page_request: impl Fn(
+            &kube::core::Request,
+            &ListParams,
+        ) -> Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<Vec<T>, Error> {
         let attempt = format!("listing {}", resource.plural);
         let namespace = selection.namespace.as_deref().unwrap_or_default();
         let mut parameters = ListParams::default()
@@ -190,7 +208,7 @@ impl Client {
             .limit(PAGE_MAX);
         let mut all = Vec::new();
         loop {
-            let request = requests(resource, namespace).and_then(|requests| requests.list(&parameters));
+            let request = requests(resource, namespace).and_then(|requests| page_request(&requests, &parameters));
             let page: Page<T> = self.call(&attempt, request).await?;
             all.extend(page.items);
             match page.metadata.next.filter(|token| !token.is_empty()) {

@@ -25,6 +25,16 @@ pub struct MirrorSettings {
     pub volume_list: ObjectList,
 }
 
+impl MirrorSettings {
+    /// Which pods are those of the scheduler.
+    pub fn identity(&self) -> PodIdentity {
+        PodIdentity {
+            scheduler_name: self.scheduler_name.clone(),
+            reservation_pods: self.reservation_pods.clone(),
+        }
+    }
+}
+
 /// Whether the mirror is given all objects of a kind. A scheduler watches every kind; the files of `kai simulate` may leave kinds out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ObjectList {
@@ -42,6 +52,16 @@ pub struct WorkerLabels {
     pub gpu: String,
     /// Marks nodes for pods without GPUs.
     pub cpu: String,
+}
+
+impl Default for WorkerLabels {
+    /// KAI's keys.
+    fn default() -> WorkerLabels {
+        WorkerLabels {
+            gpu: "node-role.kubernetes.io/gpu-worker".to_owned(),
+            cpu: "node-role.kubernetes.io/cpu-worker".to_owned(),
+        }
+    }
 }
 
 impl Default for MirrorSettings {

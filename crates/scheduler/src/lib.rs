@@ -19,6 +19,7 @@ mod explain;
 mod metrics;
 mod settings;
 mod snapshot;
+mod snapshot_settings;
 mod writers;
 
 pub use args::Args;

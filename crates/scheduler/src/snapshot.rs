@@ -1,10 +1,16 @@
-//! The answer of `/get-snapshot` and the file of `kai snapshot`: the scheduler's objects in KAI's format, a zip with one JSON file. It lists whole objects from the API
-//! server, so that it also has the fields which this scheduler does not read.
+//! The answer of `/get-snapshot` and the file of `kai snapshot`: the scheduler's objects in KAI's format, a zip with one JSON file. It
+//! lists whole objects from the API server, so that it also has the fields which this scheduler does not read. Of ConfigMaps it has the
+//! metadata only, as the scheduler.
 
+use std::collections::BTreeMap;
 use std::io::{Cursor, Write};
 
-use kai_api::{BindRequest, Metadata, Node, Object, Pod, PodGroup, PriorityClass, Queue, Resource, Topology};
+use kai_api::{
+    BindRequest, ConfigMap, Metadata, Node, Object, PersistentVolume, PersistentVolumeClaim, Pod, PodGroup,
+    PriorityClass, Queue, Resource, Topology,
+};
 use kai_cluster::{Client, Selection};
+use kai_engine::model::Millis;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use zip::write::SimpleFileOptions;
@@ -13,8 +19,7 @@ use crate::Settings;
 use kai_mirror::Partition;
 
 /// Kinds in KAI's snapshots that this scheduler does not read.
-const NOT_READ: [&str; 9] = [
-    "configMaps",
+const NOT_READ: [&str; 8] = [
     "csiStorageCapacities",
     "storageClasses",
     "csiDrivers",
@@ -26,13 +31,16 @@ const NOT_READ: [&str; 9] = [
 ];
 
 /// Lists the objects and packs them: the zip file, or the reason why there is none. Needs the right to list every kind in it but volumes
-/// and their claims.
-pub async fn take(client: &Client, settings: &Settings) -> Result<Vec<u8>, String> {
+/// and their claims. `now` is the time of the snapshot.
+pub async fn take(client: &Client, settings: &Settings, now: Millis) -> Result<Vec<u8>, String> {
     let partition = &settings.partition;
     let list = async |resource: &Resource| {
         let listed = client.list_values(resource, &Selection::default()).await;
         listed.map_err(|error| error.to_string())
     };
+    // As null, a kind that may not be listed restricts no pod, as in the scheduler.
+    let optional = |listed: Result<Vec<Value>, _>| listed.map_or(Value::Null, Value::Array);
+    let config_maps = client.list_metadata(&ConfigMap::RESOURCE, &Selection::default()).await;
     let mut objects = json!({
         "pods": without_failed(list(&Pod::RESOURCE).await?),
         "nodes": in_partition(partition, list(&Node::RESOURCE).await?),
@@ -41,8 +49,9 @@ pub async fn take(client: &Client, settings: &Settings) -> Result<Vec<u8>, Strin
         "bindRequests": list(&BindRequest::RESOURCE).await?,
         "priorityClasses": list(&PriorityClass::RESOURCE).await?,
         "topologies": list(&Topology::RESOURCE).await?,
-        "persistentVolumes": list(&kai_api::PersistentVolume::RESOURCE).await.unwrap_or_default(),
-        "persistentVolumeClaims": list(&kai_api::PersistentVolumeClaim::RESOURCE).await.unwrap_or_default(),
+        "persistentVolumes": optional(list(&PersistentVolume::RESOURCE).await),
+        "persistentVolumeClaims": optional(list(&PersistentVolumeClaim::RESOURCE).await),
+        "configMaps": optional(config_maps.map(without_content).map_err(|error| error.to_string())),
     });
     for kind in NOT_READ {
         objects[kind] = Value::Null;
@@ -50,34 +59,11 @@ pub async fn take(client: &Client, settings: &Settings) -> Result<Vec<u8>, Strin
     strip_managed_fields(&mut objects);
     let snapshot = json!({
         "config": settings.config_file,
-        "schedulerParams": parameters(settings),
+        "schedulerParams": settings.snapshot_parameters(),
         "rawObjects": objects,
+        "kai-rs": settings.snapshot_extensions(now),
     });
     zipped(&snapshot).map_err(|error| format!("packing the snapshot: {error}"))
-}
-
-fn parameters(settings: &Settings) -> Value {
-    let (key, value) = settings.partition.label_key_and_value();
-    let config = &settings.config;
-    let nanos = |millis: i64| millis.saturating_mul(1_000_000);
-    let period = i64::try_from(settings.schedule_period.as_nanos()).unwrap_or(i64::MAX);
-    json!({
-        "schedulerName": settings.scheduler_name,
-        "restrictSchedulingNodes": settings.restrict_nodes.is_some(),
-        "partitionParams": { "NodePoolLabelKey": key, "NodePoolLabelValue": value },
-        "maxNumberConsolidationPreemptees": config.consolidation_preemptees_max.map_or(-1, i64::from),
-        "scheduleCSIStorage": false,
-        "useSchedulingSignatures": config.use_signatures,
-        "fullHierarchyFairness": settings.full_hierarchy_fairness,
-        "allowConsolidatingReclaim": config.allow_consolidating_reclaim,
-        "numOfStatusRecordingWorkers": settings.status_workers,
-        "globalDefaultStalenessGracePeriod": config.staleness_grace.map_or(-1_000_000_000, |grace| nanos(grace.0)),
-        "schedulePeriod": period,
-        "stuckInReleasingThreshold": nanos(config.stuck_in_releasing.0),
-        "detailedFitErrors": false,
-        "updatePodEvictionCondition": settings.update_pod_eviction_condition,
-        "queueLabelKey": settings.queue_label_key,
-    })
 }
 
 fn in_partition(partition: &Partition, mut objects: Vec<Value>) -> Vec<Value> {
@@ -91,6 +77,16 @@ fn in_partition(partition: &Partition, mut objects: Vec<Value>) -> Vec<Value> {
 fn without_failed(mut pods: Vec<Value>) -> Vec<Value> {
     pods.retain(|pod| pod["status"]["phase"] != "Failed");
     pods
+}
+
+/// Keeps the names of ConfigMaps. Their annotations may repeat the data, as `kubectl apply` leaves it there.
+fn without_content(config_maps: Vec<Value>) -> Vec<Value> {
+    let kept = |object: Value| {
+        let metadata = &object["metadata"];
+        let fields = ["name", "namespace", "uid", "creationTimestamp"].map(|field| (field, &metadata[field]));
+        json!({ "metadata": BTreeMap::from(fields) })
+    };
+    config_maps.into_iter().map(kept).collect()
 }
 
 /// Removes `managedFields`, which are half of an object's size.
@@ -115,17 +111,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parameters_are_those_that_the_tool_reads() {
-        let parameters = parameters(&Settings::default());
-        assert_eq!(parameters["schedulePeriod"], 1_000_000_000);
-        assert_eq!(parameters["stuckInReleasingThreshold"], 120_000_000_000_i64);
-        assert_eq!(
-            parameters["partitionParams"]["NodePoolLabelKey"],
-            "kai.scheduler/node-pool"
-        );
-    }
-
-    #[test]
     fn only_the_partition_is_in_it_without_managed_fields() {
         let node = |name: &str, labels: Value| json!({ "metadata": { "name": name, "labels": labels, "managedFields": [{}] } });
         let nodes = vec![node("a", json!({})), node("b", json!({ "pool": "x" }))];
@@ -135,6 +120,16 @@ mod tests {
             objects,
             json!({ "nodes": [{ "metadata": { "name": "a", "labels": {} } }] })
         );
+    }
+
+    #[test]
+    fn config_maps_are_without_their_data() {
+        let applied = json!({ "kubectl.kubernetes.io/last-applied-configuration": "secret" });
+        let config_map = json!({
+            "kind": "PartialObjectMetadata", "metadata": { "name": "c", "namespace": "ns", "annotations": applied }, "data": { "k": "secret" },
+        });
+        let kept = json!([{ "metadata": { "name": "c", "namespace": "ns", "uid": null, "creationTimestamp": null } }]);
+        assert_eq!(Value::Array(without_content(vec![config_map])), kept);
     }
 
     fn fuzz(fuzz: kai_fuzz::Fuzz) {

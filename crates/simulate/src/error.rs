@@ -56,6 +56,31 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// The file is no snapshot that can be used.
+    #[error("{path}: {problem}", path = path.display())]
+    Snapshot {
+        /// The file.
+        path: PathBuf,
+        /// The problem.
+        problem: String,
+    },
+    /// A change of the cluster can't be made.
+    #[error("--what-if \"{change}\": {problem}")]
+    Change {
+        /// The change, in words.
+        change: String,
+        /// The problem.
+        problem: String,
+    },
+    /// Several snapshots and manifests are named together.
+    #[error(
+        "{path}: manifests belong to one cluster, and here are several snapshots; name one of them, or leave the manifests out",
+        path = path.display()
+    )]
+    SeveralSnapshots {
+        /// The second snapshot.
+        path: PathBuf,
+    },
     /// Standard input is named twice.
     #[error("-: standard input is named twice; name it once")]
     StandardInputTwice,

@@ -240,8 +240,9 @@ impl Runner {
                 let transition = self.simulated.transition(view, evicted.contains(view.uid));
                 pod_outcome(view, scenario.view, &workload, &transition)
             });
+        let identity = scenario.mirror.identity();
         let ended = self.simulated.ended_pods().iter();
-        let mut pods: Vec<PodOutcome> = pods.chain(ended.filter_map(|pod| ended_pod(pod))).collect();
+        let mut pods: Vec<PodOutcome> = pods.chain(ended.filter_map(|pod| ended_pod(pod, &identity))).collect();
         pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         CycleResult {
             pods,
@@ -310,13 +311,13 @@ fn empty_outcome() -> Outcome {
 }
 
 /// The outcome of a pod that had ended before the first cycle.
-fn ended_pod(pod: &Pod) -> Option<PodOutcome> {
+fn ended_pod(pod: &Pod, identity: &PodIdentity) -> Option<PodOutcome> {
     let status = match pod.phase() {
         PodPhase::Succeeded => Status::Succeeded,
         PodPhase::Failed => Status::Failed,
         PodPhase::Pending | PodPhase::Running | PodPhase::Unknown => return None,
     };
-    let is_workload = pod.kind(&PodIdentity::default()) == PodKind::Workload;
+    let is_workload = pod.kind(identity) == PodKind::Workload;
     is_workload.then(|| PodOutcome {
         namespace: pod.metadata.namespace().to_owned(),
         name: pod.metadata.plain_name().to_owned(),

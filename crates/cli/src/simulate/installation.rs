@@ -10,7 +10,9 @@ use kai_controllers::admission::{self, Operation, Request};
 use kai_controllers::grouper::{
     self, ClusterReader as _, DesiredPodGroup, GroupingError, IgnoredValue, Objects, Owner, Refusal, Workload,
 };
-use kai_simulate::scenario::{Author, Document, Installation, Manifests, is_synthetic_uid, synthetic_uid};
+use kai_simulate::scenario::{
+    Author, Document, Installation, Manifests, SchedulerPolicy, SnapshotSettings, is_synthetic_uid, synthetic_uid,
+};
 use serde_json::{Map, Value};
 
 use super::files::{Files, all_of, read};
@@ -40,11 +42,27 @@ impl Installed {
 
 impl Installation for Installed {
     fn prepare(&self, manifests: &mut Manifests) {
-        if !manifests.documents.iter().any(|document| document.kind == "Queue") {
+        let has_queues = |document: &Document| document.kind == "Queue" || document.author == Author::Cluster;
+        if !manifests.documents.iter().any(has_queues) {
             add_default_queues(&mut manifests.documents);
         }
         self.admit(manifests);
         self.group(manifests);
+    }
+
+    fn policy(&self, written: &SnapshotSettings) -> Result<SchedulerPolicy, String> {
+        let SnapshotSettings {
+            config,
+            scheduler_params,
+            extensions,
+        } = written;
+        let settings = kai_scheduler::Settings::of_snapshot(config, scheduler_params, extensions);
+        let settings = settings.map_err(|error| error.to_string())?;
+        Ok(SchedulerPolicy {
+            mirror: settings.mirror(),
+            config: settings.config,
+            warnings: settings.warnings,
+        })
     }
 }
 
@@ -58,7 +76,7 @@ impl Installed {
             refused_pods,
         } = manifests;
         documents.retain_mut(|document| {
-            if document.kind != "Pod" || was_in_a_cluster(&document.object) {
+            if document.kind != "Pod" || document.author == Author::Cluster || was_in_a_cluster(&document.object) {
                 return true;
             }
             let request = Request {
@@ -134,7 +152,7 @@ impl Installed {
 
     /// The pod, if the grouper handles it.
     fn pod_without_group(&self, document: &Document, files: &Files<'_>) -> Option<Pod> {
-        if document.kind != "Pod" {
+        if document.kind != "Pod" || document.author == Author::Cluster {
             return None;
         }
         let mut pod: Pod = read(&document.object)?;

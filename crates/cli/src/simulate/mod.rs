@@ -1,5 +1,6 @@
 //! `kai simulate`: flags and runs. Module `report` prints.
 
+mod diff;
 mod explain;
 mod files;
 mod installation;
@@ -13,8 +14,10 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use kai_engine::model::{Action, PlacementStrategy};
+use kai_simulate::diff::OutcomeDiff;
+use kai_simulate::outcome::Outcome;
 use kai_simulate::run::Options;
-use kai_simulate::scenario;
+use kai_simulate::scenario::{self, Change};
 use rayon::prelude::*;
 
 use crate::grid::{Screen, printable};
@@ -37,6 +40,14 @@ pub(crate) struct Arguments {
     /// Actions of a cycle, in order: allocate, consolidation, reclaim, preempt, stalegangeviction.
     #[arg(long, value_delimiter = ',', value_parser = parse_action)]
     actions: Option<Vec<Action>>,
+    /// Change the cluster first; may be given several times, in order: "add 4 nodes like NODE", "remove node NODE", "cordon node
+    /// NODE", "queue QUEUE gpu.quota=16" (or .limit, .overQuotaWeight, of gpu, cpu or memory; or priority), "delete pod NS/NAME",
+    /// "delete podgroup NS/NAME" (with its pods), "submit FILE".
+    #[arg(long, value_name = "CHANGE")]
+    what_if: Vec<Change>,
+    /// Run the unchanged cluster, too, and print only what --what-if makes different: pods, queues and nodes.
+    #[arg(long, requires = "what_if", conflicts_with_all = ["check", "fail_on_pending"])]
+    diff: bool,
     /// Compare with what the cases expect; exit with 1 if any differs.
     #[arg(long)]
     check: bool,
@@ -77,6 +88,9 @@ fn parse_action(name: &str) -> Result<Action, String> {
 /// Runs the scenarios. The exit code is 0 if all is well, 1 if a check found a difference or, with `--fail-on-pending`, a pod waits, and 2
 /// if a file could not be read or, with `--strict`, there was a warning.
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    if arguments.diff && arguments.output == Output::Junit {
+        anyhow::bail!("--diff has no JUnit report; use -o table or -o json");
+    }
     // A report of tests that compares nothing would call every case passed.
     let check = arguments.check || arguments.output == Output::Junit;
     let options = Options {
@@ -102,7 +116,19 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     for batch in sources.chunks(BATCH) {
         let runs: Vec<Run> = batch
             .par_iter()
-            .map(|source| scenario::load(source, &installed).map(|scenario| kai_simulate::run::run(scenario, &options)))
+            .map(|source| {
+                let run = |changes: &[Change]| -> Result<Outcome, kai_simulate::Error> {
+                    let scenario = scenario::load_changed(source, changes, &installed)?;
+                    Ok(kai_simulate::run::run(scenario, &options))
+                };
+                let before = arguments.diff.then(|| run(&[])).transpose()?;
+                let after = run(&arguments.what_if)?;
+                let diff = before.map(|before| {
+                    let changes = arguments.what_if.iter().map(Change::to_string).collect();
+                    OutcomeDiff::new(changes, &before, &after)
+                });
+                Ok((after, diff))
+            })
             .collect();
         for (source, run) in batch.iter().zip(runs) {
             match report.add(source, run) {

@@ -4,15 +4,16 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use kai_simulate::diff::OutcomeDiff;
 use kai_simulate::outcome::Outcome;
 use kai_simulate::scenario::Source;
 
 use super::junit::{Suite, Verdict};
-use super::{explain, table};
+use super::{diff, explain, table};
 use crate::grid::{Screen, printable};
 
-/// The result of one scenario.
-pub(super) type Run = Result<Outcome, kai_simulate::Error>;
+/// The result of one scenario, and with `--diff` its difference from the unchanged one.
+pub(super) type Run = Result<(Outcome, Option<OutcomeDiff>), kai_simulate::Error>;
 
 /// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -67,8 +68,8 @@ impl Report {
 
     /// Prints one scenario.
     pub(super) fn add(&mut self, source: &Source, run: Run) -> io::Result<()> {
-        let outcome = match run {
-            Ok(outcome) => outcome,
+        let (outcome, diff) = match run {
+            Ok(run) => run,
             Err(error) => {
                 let error = error.to_string();
                 eprintln!("error: {}", printable(&error));
@@ -101,7 +102,10 @@ impl Report {
         match self.wishes.output {
             Output::Json => {
                 let mut out = io::BufWriter::new(io::stdout().lock());
-                serde_json::to_writer(&mut out, &outcome)?;
+                match &diff {
+                    Some(diff) => serde_json::to_writer(&mut out, diff)?,
+                    None => serde_json::to_writer(&mut out, &outcome)?,
+                }
                 writeln!(out)?;
                 out.flush()
             }
@@ -121,8 +125,10 @@ impl Report {
                     let line = format!("{}: {failure}", source.path().display());
                     writeln!(out, "{}", printable(&line))?;
                 }
-                if !self.wishes.check {
-                    table::write(&mut out, &outcome, self.screen)?;
+                match &diff {
+                    Some(diff) => diff::write(&mut out, diff, self.screen)?,
+                    None if self.wishes.check => {}
+                    None => table::write(&mut out, &outcome, self.screen)?,
                 }
                 if let Some(Ok(explanation)) = &outcome.explanation {
                     explain::write(&mut out, explanation, self.screen)?;

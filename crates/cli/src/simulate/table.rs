@@ -10,7 +10,7 @@ use crate::draw::{self, DIM, GREEN, RED, YELLOW, bytes, number};
 use crate::grid::{Align, Cell, Colour, Grid, Screen};
 
 /// Rows beyond this are counted, not shown: a person reads the first ones and asks for JSON.
-const ROWS_MAX: usize = 60;
+pub(super) const ROWS_MAX: usize = 60;
 /// Devices beyond this get one letter each instead of a bar.
 const BARS_MAX: usize = 8;
 /// Letters per bar.
@@ -192,7 +192,7 @@ fn write_queues(out: &mut impl Write, queues: &[QueueOutcome], screen: Screen) -
     print(out, &grid, screen, queues.len().min(ROWS_MAX), queues.len(), "queues")
 }
 
-fn unlimited(amount: f64) -> String {
+pub(super) fn unlimited(amount: f64) -> String {
     if amount < 0.0 {
         "unlimited".to_owned()
     } else {

@@ -16,4 +16,5 @@ mod queues;
 mod rights;
 mod security;
 mod sharing;
+mod snapshots;
 mod workloads;

@@ -117,10 +117,24 @@ pub(crate) fn parse(text: &str) -> Result<ConfigFile, Error> {
     read(text).map_err(|message| fail("of the shard", message))
 }
 
+/// Reads the configuration of a snapshot; null is the default.
+pub(crate) fn of_json(json: serde_json::Value) -> Result<ConfigFile, Error> {
+    if json.is_null() {
+        return parse("");
+    }
+    let raw = Raw::deserialize(&json).map_err(|error| error.to_string());
+    raw.and_then(|raw| build(raw, json))
+        .map_err(|message| fail("of the snapshot", message))
+}
+
 fn read(text: &str) -> Result<ConfigFile, String> {
     let text = if text.trim().is_empty() { "{}" } else { text };
     let raw: Raw = kai_yaml::from_str(text)?;
     let json = kai_yaml::from_str(text)?;
+    build(raw, json)
+}
+
+fn build(raw: Raw, json: serde_json::Value) -> Result<ConfigFile, String> {
     let mut file = ConfigFile {
         config: Config::default(),
         warnings: Vec::new(),

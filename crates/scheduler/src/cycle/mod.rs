@@ -37,6 +37,7 @@ pub struct Scheduler {
     /// [`Scheduler::run`] holds the lock while it runs.
     debug_requests: Mutex<mpsc::Receiver<DebugRequest>>,
     client: kai_cluster::Client,
+    clock: kai_cluster::Clock,
 }
 
 impl Scheduler {
@@ -53,6 +54,7 @@ impl Scheduler {
             debug_sender,
             debug_requests: Mutex::new(debug_requests),
             client: context.client.clone(),
+            clock: context.clock,
         }
     }
 
@@ -61,6 +63,7 @@ impl Scheduler {
     pub fn router(&self) -> axum::Router {
         debug_endpoints::router(
             self.client.clone(),
+            self.clock,
             Arc::clone(&self.settings),
             self.debug_sender.clone(),
         )

@@ -14,7 +14,7 @@ use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use kai_api::ObjectKey;
-use kai_engine::model::GangKey;
+use kai_engine::model::{GangKey, Millis};
 use serde::Deserialize;
 use tokio::sync::{mpsc, oneshot};
 
@@ -40,6 +40,7 @@ pub(crate) enum DebugRequest {
 #[derive(Clone)]
 struct Shared {
     client: kai_cluster::Client,
+    clock: kai_cluster::Clock,
     settings: Arc<Settings>,
     debug_sender: mpsc::Sender<DebugRequest>,
     /// Held while an explanation is tried: each takes copies of the cluster, so there is one at a time.
@@ -48,11 +49,13 @@ struct Shared {
 
 pub(crate) fn router(
     client: kai_cluster::Client,
+    clock: kai_cluster::Clock,
     settings: Arc<Settings>,
     debug_sender: mpsc::Sender<DebugRequest>,
 ) -> Router {
     let shared = Shared {
         client,
+        clock,
         settings,
         debug_sender,
         trials: Arc::new(tokio::sync::Semaphore::new(1)),
@@ -65,7 +68,13 @@ pub(crate) fn router(
 }
 
 async fn get_snapshot(State(shared): State<Shared>) -> Response {
-    match snapshot::take(&shared.client, &shared.settings).await {
+    match snapshot::take(
+        &shared.client,
+        &shared.settings,
+        Millis(shared.clock.now().as_millisecond()),
+    )
+    .await
+    {
         Ok(zip) => {
             let headers = [
                 (CONTENT_TYPE, "application/zip"),

@@ -2,21 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kai_api::{Text, parse_time};
 use kai_engine::model::{Action, Config, Millis, Usage};
+use kai_mirror::MirrorSettings;
 use kai_yaml::{nearest, suggestion};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::expectation::{ExpectedTotals, RawExpect};
-use super::objects::{ObjectCollector, kind_of_list};
+use super::installation::{Author, Document, Installation, Manifests};
+use super::objects::{ObjectCollector, kind_of_list, list_of_kind};
 use super::params::Params;
 use super::parse::{Fields, documents, typed};
 use super::sources::{Format, format_of_text};
-use super::{Expectation, ObjectFiles, Objects, Scenario, View, Warnings, display, field_types, unknown_fields};
+use super::{
+    Change, Expectation, ObjectFiles, Objects, Scenario, View, Warnings, display, field_types, unknown_fields, what_if,
+    workloads,
+};
 use crate::Error;
 
 /// The clock of a case without `now`.
@@ -74,6 +80,62 @@ pub(super) fn load(path: &Path, text: &str) -> Result<Scenario, Error> {
     let mut scenario = scenario(path, case)?;
     check_fields(document, path, &mut scenario.warnings)?;
     Ok(scenario)
+}
+
+/// Reads a case and changes its objects. They passed admission and grouping before; objects of submitted files pass now.
+pub(super) fn load_changed(
+    path: &Path,
+    text: &str,
+    changes: &[Change],
+    installation: &dyn Installation,
+) -> Result<Scenario, Error> {
+    // The unchanged case is read first: its errors come before those of the changes.
+    let unchanged = load(path, text)?;
+    let mut parsed = documents(path, text)?;
+    let lists = parsed
+        .first_mut()
+        .and_then(|case| case.get_mut("objects"))
+        .map(Value::take);
+    let file: Arc<Path> = Arc::from(path);
+    let mut manifests = Manifests::default();
+    for (list, objects) in lists.as_ref().and_then(Value::as_object).into_iter().flatten() {
+        let objects = objects.as_array().into_iter().flatten();
+        manifests.documents.extend(objects.map(|object| Document {
+            file: Arc::clone(&file),
+            kind: kind_of_list(list).unwrap_or(list).to_owned(),
+            object: object.clone(),
+            author: Author::Cluster,
+        }));
+    }
+    let Manifests {
+        documents, warnings, ..
+    } = &mut manifests;
+    what_if::apply(changes, documents, warnings, &unchanged.mirror.identity())?;
+    workloads::expand(documents, warnings);
+    installation.prepare(&mut manifests);
+    let mut lists = Map::new();
+    for document in manifests.documents {
+        if let Some(list) = list_of_kind(&document.kind) {
+            let list = lists.entry(list).or_insert_with(|| Value::Array(Vec::new()));
+            list.as_array_mut()
+                .into_iter()
+                .for_each(|list| list.push(document.object.clone()));
+        } else if !workloads::is_workload(&document.kind) {
+            let problem = format_args!(
+                "{}: kind: kai simulate does not read it (it is skipped)",
+                document.name()
+            );
+            manifests.warnings.push_about(&document.file, problem);
+        }
+    }
+    let Some(case) = parsed.first_mut() else {
+        return Ok(unchanged);
+    };
+    case["objects"] = Value::Object(lists);
+    let mut changed = load(path, &case.to_string())?;
+    changed.warnings.extend(manifests.warnings);
+    changed.refused_pods = manifests.refused_pods;
+    Ok(changed)
 }
 
 /// Refuses fields of the wrong type, and warns of unknown fields of the objects.
@@ -159,6 +221,7 @@ fn scenario(path: &Path, case: Case) -> Result<Scenario, Error> {
         origin: path.to_owned(),
         now,
         config,
+        mirror: MirrorSettings::default(),
         cycles: cycles.max(1),
         settle_cycles,
         view: view_of_group(group),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::snapshot::{SchedulerPolicy, SnapshotSettings};
 use super::{Warnings, display};
 
 /// An object of a manifest.
@@ -28,6 +29,8 @@ pub enum Author {
     User,
     /// A controller, on behalf of an object of the user.
     Controller,
+    /// Nobody here: the object was in a cluster, where it passed admission and grouping.
+    Cluster,
 }
 
 impl Document {
@@ -68,6 +71,12 @@ pub struct Manifests {
 pub trait Installation: Sync {
     /// Rejects and completes objects, and creates the pod groups of pods.
     fn prepare(&self, manifests: &mut Manifests);
+
+    /// The policy of the scheduler that made a snapshot. An error is the problem of its configuration.
+    fn policy(&self, settings: &SnapshotSettings) -> Result<SchedulerPolicy, String> {
+        let _ = settings;
+        Ok(SchedulerPolicy::default())
+    }
 }
 
 /// No installation: pods without a pod group stay pending.

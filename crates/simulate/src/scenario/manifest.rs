@@ -1,31 +1,63 @@
 //! Kubernetes manifests: the documents and lists of one cluster.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kai_engine::model::{Config, Millis};
-use rustc_hash::FxHashMap;
+use kai_engine::model::Millis;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
 
 use super::field_types::{self, group_of};
 use super::installation::{Author, Document, Installation, Manifests};
 use super::objects::{KINDS, ObjectCollector};
 use super::parse::{documents, invalid_type, typed};
-use super::{ObjectFiles, Scenario, View, Warnings, unknown_fields, workloads};
+use super::snapshot::{CompleteKinds, SchedulerPolicy, Snapshot};
+use super::{Change, ObjectFiles, Scenario, View, Warnings, unknown_fields, what_if, workloads};
 use crate::Error;
 
 /// The clock of manifests without a time: 2026-01-01T00:00:00Z. The system time would make two runs differ.
 const NOW_DEFAULT: Millis = Millis(1_767_225_600_000);
 
-pub(super) fn load(id: &str, files: &[(&Path, String)], installation: &dyn Installation) -> Result<Scenario, Error> {
-    let mut manifests = read(files)?;
+/// A file of a cluster.
+pub(super) enum Input<'f> {
+    Manifest(&'f Path, String),
+    Snapshot(&'f Path, Box<Snapshot>),
+}
+
+impl<'f> Input<'f> {
+    fn path(&self) -> &'f Path {
+        let (Input::Manifest(path, _) | Input::Snapshot(path, _)) = self;
+        path
+    }
+}
+
+/// What a snapshot says about its cluster, besides the objects.
+#[derive(Default)]
+struct ClusterState {
+    policy: SchedulerPolicy,
+    now: Option<Millis>,
+    complete: CompleteKinds,
+}
+
+pub(super) fn load(
+    id: &str,
+    files: Vec<Input<'_>>,
+    changes: &[Change],
+    installation: &dyn Installation,
+) -> Result<Scenario, Error> {
+    let paths: Vec<PathBuf> = files.iter().map(|file| file.path().to_owned()).collect();
+    let (mut manifests, state) = read(files)?;
+    let Manifests {
+        documents, warnings, ..
+    } = &mut manifests;
+    what_if::apply(changes, documents, warnings, &state.policy.mirror.identity())?;
     if !manifests
         .documents
         .iter()
         .any(|document| group_of(&document.kind).is_some())
     {
-        let path = files.first().map(|(path, _)| path.to_path_buf()).unwrap_or_default();
+        let path = paths.first().cloned().unwrap_or_default();
         let (known, expanded) = (KINDS, workloads::KINDS);
         return Err(Error::NothingKnown { path, known, expanded });
     }
@@ -36,14 +68,15 @@ pub(super) fn load(id: &str, files: &[(&Path, String)], installation: &dyn Insta
         mut warnings,
         refused_pods,
     } = manifests;
-    let mut collector = ObjectCollector::of_manifests();
+    let ClusterState { policy, now, complete } = state;
+    let mut collector = ObjectCollector::of_manifests(&policy.mirror, complete);
     for document in &documents {
         collect(&mut collector, document)?;
         warnings.extend_about(&document.file, std::mem::take(&mut collector.warnings));
     }
-    let now = collector.latest_creation().unwrap_or(NOW_DEFAULT);
-    let origin = match files {
-        [(path, _)] => *path,
+    let now = collector.latest_creation().max(now).unwrap_or(NOW_DEFAULT);
+    let origin = match paths.as_slice() {
+        [path] => path,
         _ => Path::new(id),
     };
     let object_files = ObjectFiles::of_documents(origin, &documents);
@@ -53,7 +86,8 @@ pub(super) fn load(id: &str, files: &[(&Path, String)], installation: &dyn Insta
         id: id.to_owned(),
         origin: origin.to_owned(),
         now,
-        config: Config::default(),
+        config: policy.config,
+        mirror: policy.mirror,
         cycles: 1,
         settle_cycles: 0,
         view: View::Decisions,
@@ -62,33 +96,76 @@ pub(super) fn load(id: &str, files: &[(&Path, String)], installation: &dyn Insta
         expectation: None,
         warnings,
         object_files,
-        files: files.iter().map(|(path, _)| path.to_path_buf()).collect(),
+        files: paths,
         refused_pods,
         load_time: Duration::ZERO,
     })
 }
 
 /// All objects of the files, including items of lists, with warnings about unknown fields.
-fn read(files: &[(&Path, String)]) -> Result<Manifests, Error> {
-    let mut manifests = Manifests::default();
-    for (path, text) in files {
-        let file: Arc<Path> = Arc::from(*path);
-        for (at, document) in documents(path, text)?.into_iter().enumerate() {
-            open(&mut manifests.documents, document, None, &file, at + 1)?;
+fn read(files: Vec<Input<'_>>) -> Result<(Manifests, ClusterState), Error> {
+    let (mut manifests, mut state) = (Manifests::default(), ClusterState::default());
+    for input in files {
+        match input {
+            Input::Manifest(path, text) => {
+                let read = read_documents(&Arc::from(path), &text, &mut manifests.warnings)?;
+                manifests.documents.extend(read);
+            }
+            Input::Snapshot(_, snapshot) => {
+                manifests.documents.extend(snapshot.documents);
+                manifests.warnings.extend(snapshot.warnings);
+                state = ClusterState {
+                    policy: snapshot.policy,
+                    now: snapshot.now,
+                    complete: snapshot.complete,
+                };
+            }
         }
     }
     generate_names(&mut manifests.documents);
-    for document in &manifests.documents {
-        field_types::check(&document.kind, &document.object).map_err(|problem| refused(document, problem))?;
+    // An API server took the objects of a cluster, so that unknown fields are newer than this program. Their types are checked.
+    for document in manifests
+        .documents
+        .iter()
+        .filter(|document| document.author == Author::Cluster)
+    {
+        check_types(document)?;
+    }
+    Ok((manifests, state))
+}
+
+/// The objects of a manifest, with their types checked and warnings about unknown fields. Names are not generated yet.
+pub(super) fn read_documents(file: &Arc<Path>, text: &str, warnings: &mut Warnings) -> Result<Vec<Document>, Error> {
+    let mut read = Vec::new();
+    for (at, document) in documents(file, text)?.into_iter().enumerate() {
+        open(&mut read, document, None, file, at + 1)?;
+    }
+    for document in &read {
+        check_types(document)?;
         let mut found = Warnings::default();
         unknown_fields::check(&document.kind, &document.object, &mut found);
-        manifests.warnings.extend_about(&document.file, found);
+        warnings.extend_about(file, found);
     }
-    Ok(manifests)
+    Ok(read)
+}
+
+fn check_types(document: &Document) -> Result<(), Error> {
+    field_types::check(&document.kind, &document.object).map_err(|problem| refused(document, problem))
 }
 
 /// Names objects that have `generateName` only, as `kubectl create` has the API server do; with numbers, so that a run repeats.
-fn generate_names(documents: &mut [Document]) {
+pub(super) fn generate_names(documents: &mut [Document]) {
+    let name_of = |document: &Document| {
+        document
+            .object
+            .pointer("/metadata/name")
+            .and_then(Value::as_str)
+            .map(str::to_owned)
+    };
+    let named = documents
+        .iter()
+        .filter_map(|document| Some((document.kind.clone(), name_of(document)?)));
+    let taken: FxHashSet<(String, String)> = named.collect();
     let mut numbers: FxHashMap<(String, String), usize> = FxHashMap::default();
     for document in documents {
         let Some(metadata) = document.object.get_mut("metadata").and_then(Value::as_object_mut) else {
@@ -104,8 +181,13 @@ fn generate_names(documents: &mut [Document]) {
             continue;
         };
         let number = numbers.entry((document.kind.clone(), prefix.to_owned())).or_default();
-        let name = format!("{prefix}{number}");
-        *number += 1;
+        let name = loop {
+            let name = format!("{prefix}{number}");
+            *number += 1;
+            if !taken.contains(&(document.kind.clone(), name.clone())) {
+                break name;
+            }
+        };
         // A name of another type is an error that is reported later.
         if metadata.get("name").is_none_or(|name| name.is_null() || name == "") {
             metadata.insert("name".to_owned(), name.into());
@@ -168,7 +250,7 @@ fn open(
 }
 
 /// The kind, with the API group appended for an equally named kind of another project, such as another Queue or Job.
-fn qualified(kind: String, object: &Value) -> String {
+pub(super) fn qualified(kind: String, object: &Value) -> String {
     let written = object.get("apiVersion").and_then(Value::as_str);
     let group = written.map(|version| version.split_once('/').map_or("", |(group, _)| group));
     match (group, group_of(&kind)) {
@@ -183,7 +265,7 @@ fn collect(collector: &mut ObjectCollector, document: &Document) -> Result<(), E
         "Node" => typed(object).map(|node| collector.node(node)),
         "Queue" => typed(object).map(|queue| collector.queue(queue)),
         "PodGroup" => typed(object).map(|group| collector.pod_group(group, document.author)),
-        "Pod" => typed(object).map(|pod| collector.pod(pod)),
+        "Pod" => typed(object).map(|pod| collector.pod(pod, document.author)),
         "PriorityClass" => typed(object).map(|class| collector.priority_class(class)),
         "BindRequest" => typed(object).map(|request| collector.bind_request(request)),
         "Topology" => typed(object).map(|topology| collector.topology(topology)),

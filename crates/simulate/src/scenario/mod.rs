@@ -6,6 +6,8 @@
 //! | `parse` | JSON and YAML to values; typed reading with the path of a wrong field |
 //! | `case`, `params`, `expectation` | case files |
 //! | `manifest`, `workloads`, `installation` | manifests: pods of workloads, admission and grouping |
+//! | `snapshot` | snapshots of a scheduler |
+//! | `what_if` | changes of a cluster |
 //! | `objects`, `checks` | the Kubernetes objects; references between them |
 //! | `field_types` | types and values that an API server would refuse |
 //! | `unknown_fields`, `object_files`, `warnings` | messages about mistakes in files |
@@ -20,27 +22,33 @@ mod object_files;
 mod objects;
 mod params;
 mod parse;
+mod snapshot;
 mod sources;
 mod unknown_fields;
 mod warnings;
+mod what_if;
 mod workloads;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kai_engine::model::{Config, Millis};
+use kai_mirror::MirrorSettings;
 
 pub use expectation::{Expectation, ExpectedNode, ExpectedPod, ExpectedTotals};
 pub use installation::{Author, Document, Installation, Manifests, NotInstalled};
 pub use objects::Objects;
+pub use snapshot::{SchedulerPolicy, SnapshotSettings};
 pub use sources::{File, Source, discover};
 pub use warnings::Warnings;
+pub use what_if::{Change, ObjectName, ParseError, QueueField, ShareField};
 
 pub(crate) use object_files::ObjectFiles;
 
 pub use kai_embedded::workloads::expansion::{is_synthetic_uid, synthetic_uid};
 
 use crate::Error;
+use manifest::Input;
 
 /// A cluster, how to run it, and the expected result.
 #[derive(Clone, Debug)]
@@ -53,6 +61,8 @@ pub struct Scenario {
     pub now: Millis,
     /// The scheduler's configuration.
     pub config: Config,
+    /// Which objects belong to the scheduler.
+    pub mirror: MirrorSettings,
     /// The cycles before the check.
     pub cycles: u32,
     /// Further cycles, after each of which the expectation must still hold.
@@ -88,12 +98,26 @@ pub enum View {
 
 /// Reads a scenario. Manifests pass through admission and grouping of the installation; the objects of a case have passed already.
 pub fn load(source: &Source, installation: &dyn Installation) -> Result<Scenario, Error> {
+    load_changed(source, &[], installation)
+}
+
+/// Reads a scenario and applies the changes to its objects, in order. New objects of a case pass through admission and grouping, too.
+pub fn load_changed(source: &Source, changes: &[Change], installation: &dyn Installation) -> Result<Scenario, Error> {
     let started = std::time::Instant::now();
     let mut scenario = match source {
-        Source::Case(file) => case::load(file.path(), &file.read()?)?,
+        Source::Case(file) if changes.is_empty() => case::load(file.path(), &file.read()?)?,
+        Source::Case(file) => case::load_changed(file.path(), &file.read()?, changes, installation)?,
         Source::Manifests { id, files } => {
-            let read = files.iter().map(|file| Ok((file.path(), file.read()?)));
-            manifest::load(id, &read.collect::<Result<Vec<_>, Error>>()?, installation)?
+            let read = files.iter().map(|file| {
+                Ok(match file.is_snapshot() {
+                    true => Input::Snapshot(
+                        file.path(),
+                        Box::new(snapshot::read(file.path(), file.read_bytes()?, installation)?),
+                    ),
+                    false => Input::Manifest(file.path(), file.read()?),
+                })
+            });
+            manifest::load(id, read.collect::<Result<Vec<_>, Error>>()?, changes, installation)?
         }
     };
     scenario.files = source.files().iter().map(|file| file.path().to_owned()).collect();
@@ -108,7 +132,23 @@ pub fn load_case(path: &Path, text: &str) -> Result<Scenario, Error> {
 
 /// Reads manifests from text, like [`load_case`].
 pub fn load_manifests(path: &Path, text: &str, installation: &dyn Installation) -> Result<Scenario, Error> {
-    manifest::load("manifests", &[(path, text.to_owned())], installation)
+    manifest::load(
+        "manifests",
+        vec![Input::Manifest(path, text.to_owned())],
+        &[],
+        installation,
+    )
+}
+
+/// Reads a snapshot from a zip file or from its unpacked entry, like [`load_case`].
+pub fn load_snapshot(path: &Path, bytes: Vec<u8>, installation: &dyn Installation) -> Result<Scenario, Error> {
+    let snapshot = snapshot::read(path, bytes, installation)?;
+    manifest::load(
+        "snapshot",
+        vec![Input::Snapshot(path, Box::new(snapshot))],
+        &[],
+        installation,
+    )
 }
 
 /// Kind, namespace and name of an object, for messages.

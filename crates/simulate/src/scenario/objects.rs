@@ -12,11 +12,13 @@ use kai_api::{
     PodIdentity, PriorityClass, Queue, Scope, Text, Topology,
 };
 use kai_engine::model::{Millis, PodKind, PodPhase, Usage};
+use kai_mirror::MirrorSettings;
 use rustc_hash::FxHashSet;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use super::checks::check_references;
+use super::snapshot::CompleteKinds;
 use super::{Author, ObjectFiles, Warnings};
 
 /// The kinds that the scheduler reads.
@@ -50,6 +52,14 @@ pub(super) fn kind_of_list(list: &str) -> Option<&'static str> {
     LISTS.iter().find(|(name, _)| *name == list).map(|(_, kind)| *kind)
 }
 
+/// The list of `objects` for the objects of a kind.
+pub(super) fn list_of_kind(kind: &str) -> Option<&'static str> {
+    LISTS
+        .iter()
+        .find(|(_, of_list)| *of_list == kind)
+        .map(|(list, _)| *list)
+}
+
 /// The Kubernetes objects of a cluster, as the mirror takes them.
 #[derive(Clone, Debug, Default)]
 pub struct Objects {
@@ -77,6 +87,8 @@ pub struct Objects {
     pub usage: Vec<Usage>,
     /// Pod groups that a controller created from a workload of the files.
     pub(crate) generated_groups: FxHashSet<ObjectKey>,
+    /// The kinds of which a snapshot has all objects.
+    pub(crate) complete: CompleteKinds,
 }
 
 /// The source of the objects.
@@ -95,16 +107,21 @@ pub(super) struct ObjectCollector {
     pub(super) warnings: Warnings,
     origin: Origin,
     identity: PodIdentity,
+    mirror: MirrorSettings,
     objects: Objects,
 }
 
 impl ObjectCollector {
-    /// A collector for manifests, with the priority classes of an installation.
-    pub(super) fn of_manifests() -> ObjectCollector {
+    /// A collector for manifests, with the priority classes of an installation unless a snapshot has all classes.
+    pub(super) fn of_manifests(mirror: &MirrorSettings, complete: CompleteKinds) -> ObjectCollector {
+        let classes = (!complete.priority_classes).then(PriorityClass::installed);
         ObjectCollector {
             origin: Origin::Manifests,
+            identity: mirror.identity(),
+            mirror: mirror.clone(),
             objects: Objects {
-                priority_classes: PriorityClass::installed().map(Arc::new).collect(),
+                priority_classes: classes.into_iter().flatten().map(Arc::new).collect(),
+                complete,
                 ..Objects::default()
             },
             ..ObjectCollector::default()
@@ -177,13 +194,17 @@ impl ObjectCollector {
         }
     }
 
-    pub(super) fn pod(&mut self, mut pod: Pod) {
+    pub(super) fn pod(&mut self, mut pod: Pod, author: Author) {
         if !self.accepts(&pod, pod.kind.as_ref()) {
             return;
         }
         set_namespace(&mut pod.metadata);
         let waits = pod.node_name().is_none() && pod.phase() == PodPhase::Pending;
-        if self.origin == Origin::Manifests && waits && pod.kind(&self.identity) == PodKind::Foreign {
+        if self.origin == Origin::Manifests
+            && author != Author::Cluster
+            && waits
+            && pod.kind(&self.identity) == PodKind::Foreign
+        {
             let (name, scheduler) = (pod.metadata.qualified_name(), pod.scheduler_name());
             let remedy = format!("set it to {} to have the pod scheduled", self.identity.scheduler_name);
             self.warnings.push(format!(
@@ -208,15 +229,20 @@ impl ObjectCollector {
             ));
             return false;
         }
-        if let Some(pool) = metadata.node_pool()
-            && matches!(kind, "Node" | "Queue" | "PodGroup")
-        {
-            let label = kai_api::keys::NODE_POOL;
-            self.warnings.push(format!(
-                "{kind} {}: metadata.labels.{label}: it is in node pool {pool:?}; only objects without this label are run here (it is \
-                 skipped)",
-                name()
-            ));
+        let partition = &self.mirror.partition;
+        if !partition.contains(metadata) && matches!(kind, "Node" | "Queue" | "PodGroup") {
+            let (label, _) = partition.label_key_and_value();
+            let name = name();
+            self.warnings.push(match (metadata.labels.text(label), partition.label()) {
+                (Some(pool), None) => format!(
+                    "{kind} {name}: metadata.labels.{label}: it is in node pool {pool:?}; only objects without this label are run \
+                     here (it is skipped)"
+                ),
+                (_, wanted) => {
+                    let wanted = wanted.map_or("", |(_, value)| value);
+                    format!("{kind} {name}: metadata.labels.{label}: the snapshot is of node pool {wanted:?} (it is skipped)")
+                }
+            });
         }
         true
     }
@@ -289,7 +315,7 @@ impl<'de> Visitor<'de> for ObjectCollectorVisitor {
                 "queues" => map.next_value_seed(Each::new(|queue| all.queue(queue)))?,
                 "topologies" => map.next_value_seed(Each::new(|topology| all.topology(topology)))?,
                 "podGroups" => map.next_value_seed(Each::new(|group| all.pod_group(group, Author::User)))?,
-                "pods" => map.next_value_seed(Each::new(|pod| all.pod(pod)))?,
+                "pods" => map.next_value_seed(Each::new(|pod| all.pod(pod, Author::User)))?,
                 "priorityClasses" => map.next_value_seed(Each::new(|class| all.priority_class(class)))?,
                 "bindRequests" => map.next_value_seed(Each::new(|request| all.bind_request(request)))?,
                 "persistentVolumes" => map.next_value_seed(Each::new(|volume| all.volume(volume)))?,

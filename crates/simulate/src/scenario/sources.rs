@@ -1,7 +1,7 @@
 //! Which files make up which scenario.
 //!
 //! A case file is a scenario of its own. Manifests belong together as for `kubectl apply -f`: those named on the command
-//! line make one cluster, and those of a folder make one.
+//! line make one cluster, and those of a folder make one. A snapshot is a cluster; manifests named with it are added to it.
 
 use std::fmt;
 use std::io::Read;
@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 
+use super::snapshot;
 use crate::Error;
 
 /// Enough of a file to see its first keys.
@@ -24,7 +25,8 @@ const STANDARD_INPUT_NAME: &str = "standard input";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
     path: PathBuf,
-    text: Option<Arc<str>>,
+    content: Content,
+    bytes: Option<Arc<[u8]>>,
 }
 
 impl File {
@@ -33,21 +35,28 @@ impl File {
         &self.path
     }
 
+    pub(super) fn is_snapshot(&self) -> bool {
+        self.content == Content::Snapshot
+    }
+
     /// The text.
     pub(super) fn read(&self) -> Result<String, Error> {
-        match &self.text {
-            Some(text) => Ok(text.to_string()),
-            None => text_of(&self.path, std::fs::read(&self.path)),
+        let bytes = self.read_bytes()?;
+        String::from_utf8(bytes).map_err(|_| Error::NotText {
+            path: self.path.clone(),
+        })
+    }
+
+    /// The content.
+    pub(super) fn read_bytes(&self) -> Result<Vec<u8>, Error> {
+        match &self.bytes {
+            Some(bytes) => Ok(bytes.to_vec()),
+            None => std::fs::read(&self.path).map_err(|source| Error::Unreadable {
+                path: self.path.clone(),
+                source,
+            }),
         }
     }
-}
-
-fn text_of(path: &Path, read: std::io::Result<Vec<u8>>) -> Result<String, Error> {
-    let bytes = read.map_err(|source| Error::Unreadable {
-        path: path.to_owned(),
-        source,
-    })?;
-    String::from_utf8(bytes).map_err(|_| Error::NotText { path: path.to_owned() })
 }
 
 /// The files of one scenario.
@@ -55,7 +64,7 @@ fn text_of(path: &Path, read: std::io::Result<Vec<u8>>) -> Result<String, Error>
 pub enum Source {
     /// A case file.
     Case(File),
-    /// Manifests of one cluster.
+    /// Manifests of one cluster, at most one snapshot among them.
     Manifests {
         /// Name of the scenario.
         id: String,
@@ -90,11 +99,14 @@ pub fn discover(paths: &[PathBuf], mut standard_input: impl Read) -> Result<Vec<
         if path.as_os_str() == STANDARD_INPUT {
             let path = PathBuf::from(STANDARD_INPUT_NAME);
             let mut bytes = Vec::new();
-            let read = standard_input.read_to_end(&mut bytes).map(|_| bytes);
-            let text = text_of(&path, read)?;
-            let content = sniff_text(&path, &text);
-            let text = Some(Arc::from(text));
-            found.add(content, File { path, text }, &mut named);
+            let read = standard_input.read_to_end(&mut bytes);
+            read.map_err(|source| Error::Unreadable {
+                path: path.clone(),
+                source,
+            })?;
+            let content = sniff_bytes(&path, &bytes);
+            let bytes = Some(Arc::from(bytes));
+            found.add(File { path, content, bytes }, &mut named);
             continue;
         }
         let metadata = std::fs::metadata(path).map_err(|source| Error::Unreadable {
@@ -111,7 +123,7 @@ pub fn discover(paths: &[PathBuf], mut standard_input: impl Read) -> Result<Vec<
             found.file(path, &mut named)?;
         }
     }
-    found.manifests(named, None);
+    found.manifests(named, None)?;
     Ok(found.sources)
 }
 
@@ -140,25 +152,40 @@ impl Found {
                 self.file(path, &mut manifests)?;
             }
         }
-        self.manifests(manifests, Some(folder));
-        Ok(())
+        self.manifests(manifests, Some(folder))
     }
 
     fn file(&mut self, path: &Path, manifests: &mut Vec<File>) -> Result<(), Error> {
         let content = sniff(path)?;
-        let (path, text) = (path.to_owned(), None);
-        self.add(content, File { path, text }, manifests);
+        let (path, bytes) = (path.to_owned(), None);
+        self.add(File { path, content, bytes }, manifests);
         Ok(())
     }
 
-    fn add(&mut self, content: Content, file: File, manifests: &mut Vec<File>) {
-        match content {
+    fn add(&mut self, file: File, manifests: &mut Vec<File>) {
+        match file.content {
             Content::Case => self.sources.push(Source::Case(file)),
-            Content::Manifest => manifests.push(file),
+            Content::Manifest | Content::Snapshot => manifests.push(file),
         }
     }
 
-    fn manifests(&mut self, files: Vec<File>, folder: Option<&Path>) {
+    fn manifests(&mut self, files: Vec<File>, folder: Option<&Path>) -> Result<(), Error> {
+        let snapshots: Vec<&File> = files.iter().filter(|file| file.is_snapshot()).collect();
+        match snapshots.get(1) {
+            Some(_) if snapshots.len() == files.len() => {
+                files.into_iter().for_each(|file| self.cluster(vec![file], None))
+            }
+            Some(second) => {
+                return Err(Error::SeveralSnapshots {
+                    path: second.path.clone(),
+                });
+            }
+            None => self.cluster(files, folder),
+        }
+        Ok(())
+    }
+
+    fn cluster(&mut self, files: Vec<File>, folder: Option<&Path>) {
         let Some(first) = files.first() else { return };
         let name = folder.and_then(Path::file_name).or(first.path.file_stem());
         let id = name.map_or_else(|| "manifests".to_owned(), |name| name.to_string_lossy().into_owned());
@@ -195,6 +222,7 @@ pub(super) fn format_of_text(path: &Path, text: &str) -> Format {
 enum Content {
     Case,
     Manifest,
+    Snapshot,
 }
 
 fn sniff(path: &Path) -> Result<Content, Error> {
@@ -208,7 +236,14 @@ fn sniff(path: &Path) -> Result<Content, Error> {
         .take(PREFIX_BYTES)
         .read_to_end(&mut bytes)
         .map_err(unreadable)?;
-    Ok(sniff_text(path, &String::from_utf8_lossy(&bytes)))
+    Ok(sniff_bytes(path, &bytes))
+}
+
+fn sniff_bytes(path: &Path, bytes: &[u8]) -> Content {
+    match snapshot::is_zip(bytes) {
+        true => Content::Snapshot,
+        false => sniff_text(path, &String::from_utf8_lossy(bytes)),
+    }
 }
 
 fn sniff_text(path: &Path, text: &str) -> Content {
@@ -224,6 +259,7 @@ fn sniff_text(path: &Path, text: &str) -> Content {
 fn decisive(key: &str) -> Option<Content> {
     match key {
         "kind" | "apiVersion" | "items" => Some(Content::Manifest),
+        "rawObjects" | "schedulerParams" => Some(Content::Snapshot),
         "id" | "group" | "now" | "actions" | "cycles" | "objects" | "expect" | "params" | "settleCycles" => {
             Some(Content::Case)
         }
@@ -272,6 +308,10 @@ mod tests {
         assert_eq!(
             sniff_json(r#"{"purpose":{"a":[1]},"objects":{"pods":"#),
             Some(Content::Case)
+        );
+        assert_eq!(
+            sniff_json(r#"{"config":{"actions":"allocate"},"rawObjects":"#),
+            Some(Content::Snapshot)
         );
         assert_eq!(sniff_json("{"), None);
         assert_eq!(sniff_yaml("# words\n---\nkind: Pod\n"), Some(Content::Manifest));

@@ -1,6 +1,6 @@
 //! Applies the objects of a scenario to a mirror, as the scheduler does with the initial lists of its watches.
 
-use kai_api::{Object, ObjectKey, PodIdentity};
+use kai_api::{Object, ObjectKey};
 use kai_engine::model::{Event, PodKind};
 use kai_mirror::{ClusterMirror, MirrorSettings, ObjectList};
 
@@ -16,7 +16,7 @@ impl SimulatedCluster {
 
     pub(crate) fn remembering(scenario: &mut Scenario, remember: Remember) -> SimulatedCluster {
         let objects = std::mem::take(&mut scenario.objects);
-        let settings = mirror_settings(&objects);
+        let settings = mirror_settings(&scenario.mirror, &objects);
         let mut cluster = SimulatedCluster {
             mirror: ClusterMirror::new(&settings),
             engine: RememberingEngine {
@@ -64,7 +64,7 @@ impl SimulatedCluster {
             mirror.apply_config_map(config_map);
         }
         // Files without ConfigMaps leave them out; they do not say that none exists.
-        if !objects.config_maps.is_empty() {
+        if !objects.config_maps.is_empty() || objects.complete.config_maps {
             mirror.config_maps_synced();
         }
         for group in objects.pod_groups {
@@ -90,8 +90,8 @@ impl SimulatedCluster {
 }
 
 /// The settings of an installation, except for the kinds that the files leave out.
-fn mirror_settings(objects: &Objects) -> MirrorSettings {
-    let identity = PodIdentity::default();
+fn mirror_settings(settings: &MirrorSettings, objects: &Objects) -> MirrorSettings {
+    let identity = settings.identity();
     let list = |is_given: bool| match is_given {
         true => ObjectList::Complete,
         false => ObjectList::Unknown,
@@ -101,8 +101,8 @@ fn mirror_settings(objects: &Objects) -> MirrorSettings {
         .iter()
         .any(|pod| pod.kind(&identity) == PodKind::Reservation);
     MirrorSettings {
-        reservation_pod_list: list(has_reservation_pods),
-        volume_list: list(!objects.volumes.is_empty() || !objects.volume_claims.is_empty()),
-        ..MirrorSettings::default()
+        reservation_pod_list: list(has_reservation_pods || objects.complete.pods),
+        volume_list: list(!objects.volumes.is_empty() || !objects.volume_claims.is_empty() || objects.complete.volumes),
+        ..settings.clone()
     }
 }
