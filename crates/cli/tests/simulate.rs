@@ -416,6 +416,28 @@ fn differences_fit_into_80_columns() {
     insta::assert_snapshot!(shown);
 }
 
+/// As `kubectl create` of the same file: the second object gets a name of its own.
+#[test]
+fn a_file_with_generated_names_can_be_submitted_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = "apiVersion: batch/v1\nkind: Job\nmetadata: { generateName: train- }\n\
+               spec: { template: { spec: { schedulerName: kai-scheduler, containers: [{ name: main }] } } }\n";
+    std::fs::write(folder.path().join("job.yaml"), job).unwrap();
+    let arguments = ["simulate", "job.yaml", "--what-if", "submit job.yaml", "-o", "json"];
+    let output = support::command(".", &arguments)
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let outcome: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let names: Vec<&str> = outcome["pods"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|pod| pod["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["train-0-0", "train-1-0"], "{outcome:#}");
+}
+
 /// Objects of a case need no admission and grouping; a submitted workload does.
 #[test]
 fn a_case_can_be_changed() {

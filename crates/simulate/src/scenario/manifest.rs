@@ -123,25 +123,18 @@ fn read(files: Vec<Input<'_>>) -> Result<(Manifests, ClusterState), Error> {
         }
     }
     generate_names(&mut manifests.documents);
-    // An API server took the objects of a cluster, so that unknown fields are newer than this program. Their types are checked.
-    for document in manifests
-        .documents
-        .iter()
-        .filter(|document| document.author == Author::Cluster)
-    {
-        check_types(document)?;
-    }
+    manifests.documents.iter().try_for_each(check_types)?;
     Ok((manifests, state))
 }
 
-/// The objects of a manifest, with their types checked and warnings about unknown fields. Names are not generated yet.
+/// The objects of a manifest, with warnings about unknown fields. Objects of a cluster get none: an API server took them, so that fields
+/// which are unknown here are newer than this program. [`generate_names`] and [`check_types`] come next.
 pub(super) fn read_documents(file: &Arc<Path>, text: &str, warnings: &mut Warnings) -> Result<Vec<Document>, Error> {
     let mut read = Vec::new();
     for (at, document) in documents(file, text)?.into_iter().enumerate() {
         open(&mut read, document, None, file, at + 1)?;
     }
     for document in &read {
-        check_types(document)?;
         let mut found = Warnings::default();
         unknown_fields::check(&document.kind, &document.object, &mut found);
         warnings.extend_about(file, found);
@@ -149,7 +142,8 @@ pub(super) fn read_documents(file: &Arc<Path>, text: &str, warnings: &mut Warnin
     Ok(read)
 }
 
-fn check_types(document: &Document) -> Result<(), Error> {
+/// Checks the types of the fields. A workload needs its name by now.
+pub(super) fn check_types(document: &Document) -> Result<(), Error> {
     field_types::check(&document.kind, &document.object).map_err(|problem| refused(document, problem))
 }
 

@@ -267,8 +267,10 @@ fn submit(documents: &mut Vec<Document>, warnings: &mut Warnings, file: &Path) -
     let named = submitted.iter().filter(|document| !name(document).is_empty());
     let names: FxHashSet<_> = named.map(key).collect();
     documents.retain(|document| !names.contains(&key(document)));
+    let first = documents.len();
     documents.extend(submitted);
     manifest::generate_names(documents);
+    documents[first..].iter().try_for_each(manifest::check_types)?;
     Ok(())
 }
 
