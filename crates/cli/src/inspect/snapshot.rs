@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use kai_cluster::Clock;
+use kai_engine::model::Millis;
 
 use super::{Connection, block_on, load};
 
@@ -21,7 +23,8 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let settings = arguments.connection.settings()?;
     let zip = block_on(async {
         let client = load::connect(&arguments.connection).await?;
-        let zip = kai_scheduler::take_snapshot(&client, &settings).await;
+        let now = Millis(Clock::System.now().as_millisecond());
+        let zip = kai_scheduler::take_snapshot(&client, &settings, now).await;
         zip.map_err(|message| {
             anyhow::anyhow!("{message} (a snapshot needs the right to list all of the scheduler's kinds)")
         })

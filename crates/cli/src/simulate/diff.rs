@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use kai_simulate::diff::{NodeDiff, NodeGpus, OutcomeDiff, PodDiff, PodState, QueueDiff};
 use kai_simulate::outcome::{ShareOutcome, Totals};
 
-use super::table::{ROWS_MAX, number, unlimited};
+use super::table::{ROWS_MAX, unlimited};
+use crate::draw::number;
 use crate::grid::{Align, Cell, Grid, Screen};
 
 pub(super) fn write(out: &mut impl Write, diff: &OutcomeDiff, screen: Screen) -> io::Result<()> {
