@@ -96,7 +96,7 @@ mod tests {
         let owners = |kind: &str| json!([{ "apiVersion": "kai.scheduler/v1", "kind": kind, "controller": true }]);
         let check = |metadata: Value, spec: Value, expect: &[&str]| {
             let deployment = json!({ "metadata": metadata, "spec": spec, "status": { "replicas": 0 } });
-            assert_eq!(running(&[deployment.clone()]), expect, "{deployment}");
+            assert_eq!(running(std::slice::from_ref(&deployment)), expect, "{deployment}");
         };
         let of_config = json!({ "name": "binder", "ownerReferences": owners("Config") });
         check(of_config.clone(), json!({}), &["binder"]);

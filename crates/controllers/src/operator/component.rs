@@ -189,8 +189,27 @@ impl Port {
     }
 }
 
-/// The image of a component: the parts that the Config sets, and the installation's image for the others.
+/// Names of KAI's images, one per program. A Config that KAI left names them, and its programs do not know kai's flags.
+const IMAGES_OF_KAI: [&str; 9] = [
+    "admission",
+    "binder",
+    "nodescaleadjuster",
+    "podgroupcontroller",
+    "podgrouper",
+    "queuecontroller",
+    "resource-reservation",
+    "resourcereservation",
+    "scheduler",
+];
+
+/// Whether an image of this name is one of KAI's programs.
+pub(super) fn is_image_of_kai(name: &str) -> bool {
+    IMAGES_OF_KAI.contains(&name)
+}
+
+/// The image of a component: the parts that the Config sets, and the installation's image for the others. An image of KAI counts as not set.
 pub(super) fn image_url(image: Option<&Image>, installed: &ImageReference) -> String {
+    let image = image.filter(|image| !image.name.as_deref().is_some_and(is_image_of_kai));
     let part = |part: fn(&Image) -> &Option<String>, default: &str| {
         let set = image
             .and_then(|image| part(image).as_deref())

@@ -3,7 +3,7 @@
 use kai_api::crd::ConfigSpec;
 use serde_json::Value;
 
-use super::component::to_json;
+use super::component::{is_image_of_kai, to_json};
 use super::inputs::{ClusterFacts, Runner};
 
 /// Paths in a Config without an effect, wherever the roles run. A star stands for one field.
@@ -94,6 +94,15 @@ pub(super) fn ignored(spec: &ConfigSpec, runner: Runner, facts: ClusterFacts) ->
     lines.into_iter().map(line).collect()
 }
 
+/// Whether the path is a part of an image reference that names an image of KAI.
+fn names_image_of_kai(path: &[&str], spec: &Value) -> bool {
+    let Some((field, image @ [.., "image"])) = path.split_last() else {
+        return false;
+    };
+    let image = image.iter().fold(spec, |value, field| &value[*field]);
+    ["name", "repository", "tag"].contains(field) && image["name"].as_str().is_some_and(is_image_of_kai)
+}
+
 /// The paths of all values that are no objects.
 fn leaves<'a>(value: &'a Value, path: &mut Vec<&'a str>, found: &mut Vec<Vec<&'a str>>) {
     match value.as_object() {
@@ -115,6 +124,9 @@ fn reason(path: &[&str], spec: &Value, runner: Runner, facts: ClusterFacts) -> O
     let always = ALWAYS.into_iter().find(|(prefix, _)| starts_with(path, prefix));
     if let Some((_, reason)) = always {
         return Some(reason);
+    }
+    if names_image_of_kai(path, spec) {
+        return Some("the image is KAI-Scheduler's; kai has one image for all roles");
     }
     if is_suppressed(path, spec) {
         return Some("OpenShift assigns security contexts");

@@ -137,6 +137,8 @@ impl Kube {
             kai_api::PriorityClass::RESOURCE,
             Resource::new("", "v1", "ConfigMap", "configmaps", Scope::Namespaced),
             kai_api::Queue::RESOURCE,
+            kai_api::Config::RESOURCE,
+            kai_api::SchedulingShard::RESOURCE,
             Resource::new("coordination.k8s.io", "v1", "Lease", "leases", Scope::Namespaced),
         ];
         let cleaned = async {

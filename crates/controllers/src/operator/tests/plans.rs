@@ -114,6 +114,46 @@ fn shards_say_what_has_no_effect_and_why_they_are_invalid() {
 }
 
 #[test]
+fn images_of_kai_have_no_effect() {
+    let image =
+        |name: &str| json!({ "name": name, "repository": "registry/of-kai", "tag": "v0.17.0", "pullPolicy": "Always" });
+    let config = json!({
+        "binder": { "service": { "image": image("binder") }, "resourceReservation": { "image": image("resourcereservation") } },
+        "admission": { "service": { "image": image("kai-of-this-site") } },
+    });
+    let plan = deployments(config, &[]);
+    let images = plan
+        .components
+        .iter()
+        .map(|component| (component.name.as_str(), component.image.as_str()));
+    let images: Vec<_> = images
+        .filter(|(name, _)| ["binder", "admission"].contains(name))
+        .collect();
+    assert_eq!(
+        images,
+        [
+            ("binder", "registry/kai:1"),
+            ("admission", "registry/of-kai/kai-of-this-site:v0.17.0"),
+        ]
+    );
+    assert!(
+        !arguments(&plan).contains("resourcereservation:v0.17.0"),
+        "{}",
+        arguments(&plan)
+    );
+    let ignored = plan.ignored.join("\n");
+    for (path, is_ignored) in [
+        ("binder.service.image.tag", true),
+        ("binder.resourceReservation.image.name", true),
+        ("binder.service.image.pullPolicy", false),
+        ("admission", false),
+    ] {
+        assert_eq!(ignored.contains(path), is_ignored, "{path} in {ignored}");
+    }
+    assert!(ignored.contains("the image is KAI-Scheduler's"), "{ignored}");
+}
+
+#[test]
 fn settings_of_pods_have_no_effect_inside_one_process() {
     let config = json!({
         "global": { "replicaCount": 3, "nodeSelector": { "a": "b" }, "openshift": true, "securityContext": { "runAsUser": 1 } },
