@@ -29,5 +29,7 @@ pub mod reservation;
 pub mod reservation_annotator;
 pub mod share_devices;
 mod signals;
+mod unused_code;
 
 pub use error::Error;
+pub use unused_code::release_unused_code;

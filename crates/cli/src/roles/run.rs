@@ -135,6 +135,7 @@ where
             failed = install_and(client.clone(), start.installation, steps, || work(context, replica)) => failed.map(|never| match never {}),
             served = serving.ended() => Err(anyhow::anyhow!("serving metrics ended: {served:?}")),
             served = probes.ended() => Err(anyhow::anyhow!("serving probes ended: {served:?}")),
+            never = kai_node::release_unused_code() => match never {},
             () = stopped() => Ok(ExitCode::SUCCESS),
         }
     })

@@ -10,14 +10,14 @@ use crate::pods::fraction;
 use crate::releases;
 use crate::scenes::scene;
 
-/// The time without work before the measurement.
-const IDLE: Duration = Duration::from_secs(60);
+/// The time without work before the measurement. kai releases code every minute.
+const IDLE: Duration = Duration::from_secs(130);
 /// The limit of `kai all` on a small cluster.
 const ALL_MIB_MAX: f64 = 30.0;
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// Installs the chart, runs a pod, and measures after a minute without work.
+/// Installs the chart, runs a pod, and measures after two minutes without work.
 pub(crate) async fn measure_idle(machine: &mut Machine) {
     scene("idle memory of the installed program");
     releases::install(machine, "all-in-one");

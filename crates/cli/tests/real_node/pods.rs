@@ -37,6 +37,8 @@ impl Seen {
 pub(crate) fn workload(name: &str) -> Value {
     let look = format!("{LOOK}; exec busybox sleep 1000000");
     json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
         "metadata": { "name": name, "labels": { keys::QUEUE: "default-queue" }, "annotations": {} },
         "spec": {
             "schedulerName": keys::SCHEDULER_NAME,

@@ -2,6 +2,7 @@
 //! controllers, scheduler and service proxy run kai's pods.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use kai_api::{Object, Pod, keys};
 use serde_json::{Value, json};
@@ -9,6 +10,7 @@ use serde_json::{Value, json};
 use crate::commands::Done;
 use crate::machine::{Machine, driver_flags};
 use crate::pods::{fraction, whole, workload};
+use crate::process::Process;
 use crate::scenes::scene;
 
 const RELEASE: [&str; 3] = ["kai-scheduler", "-n", "kai-scheduler"];
@@ -37,8 +39,10 @@ pub(crate) async fn all_in_one(machine: &mut Machine) {
     let pods = kai_pods(machine);
     // This value changes the pods of both the Deployment and the DaemonSet.
     let changed = [CHART, "--reuse-values", "--set=global.jsonLog=true"];
+    let reviews = Reviews::start(machine);
     helm_and_wait(machine, &[&["upgrade"], &RELEASE[..], &changed].concat());
     replaced(machine, &pods, &before).await;
+    reviews.end();
 
     scene("helm rollback, too");
     let pods = kai_pods(machine);
@@ -178,4 +182,35 @@ fn left_behind(machine: &Machine) -> String {
         "name",
     ]);
     left
+}
+
+/// Pods that the API server has reviewed one after the other, and not stored, while kai's pods are replaced.
+struct Reviews {
+    process: Process,
+    log: PathBuf,
+}
+
+impl Reviews {
+    fn start(machine: &Machine) -> Reviews {
+        let pod = machine.directory.join("reviewed-pod.json");
+        std::fs::write(&pod, fraction("reviewed", "0.5").to_string()).unwrap();
+        let mut command = machine.shell(
+            "cd $KAI_NODE_DIR && while :; do kubectl --kubeconfig kubeconfig create --dry-run=server -f reviewed-pod.json; done",
+        );
+        Reviews {
+            process: Process::start(&machine.directory, "reviews", &mut command),
+            log: machine.directory.join("reviews.log"),
+        }
+    }
+
+    /// Every review has been answered.
+    fn end(self) {
+        drop(self.process);
+        let log = std::fs::read_to_string(self.log).unwrap();
+        let accepted = log
+            .lines()
+            .filter(|line| line.starts_with("pod/reviewed created"))
+            .count();
+        assert!(accepted > 0 && accepted == log.lines().count(), "{log}");
+    }
 }

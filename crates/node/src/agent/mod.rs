@@ -14,7 +14,6 @@ pub mod watcher;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
 
 use kai_cluster::Client;
 use kai_gpu::Driver;
@@ -43,11 +42,6 @@ const INPUTS_QUEUED_MAX: usize = 16;
 /// Health changes that wait to be recorded as Kubernetes events. More are dropped: the node condition has the current state.
 const EVENTS_QUEUED_MAX: usize = 64;
 
-/// Time after which the start is over: the kubelet and the cluster know the GPUs by then, if they answer.
-const START_TAKES: Duration = Duration::from_secs(20);
-/// Pause between two releases of code pages: code that ran on a rare occasion, such as a driver upgrade, stays in memory this long.
-const RARE_CODE_STAYS: Duration = Duration::from_secs(3600);
-
 /// Runs the agent until SIGTERM or SIGINT.
 pub fn run(args: Args) -> Result<(), Error> {
     let settings = args.settings()?;
@@ -65,7 +59,7 @@ pub fn run(args: Args) -> Result<(), Error> {
             tracing::info!("stopping");
             stop.send_replace(true);
         });
-        tokio::spawn(release_code());
+        tokio::spawn(crate::release_unused_code());
         serve(settings, Arc::from(opened.driver), stopped).await
     });
     // The process must end even if a driver call hangs.
@@ -200,17 +194,6 @@ async fn spawn_metrics(
                 tracing::error!(%error, "metrics are off");
             }
         });
-    }
-}
-
-/// Releases the memory of code that only the agent's start or a rare event needed.
-async fn release_code() {
-    tokio::time::sleep(START_TAKES).await;
-    loop {
-        if let Err(error) = kai_gpu::code_pages::release() {
-            tracing::debug!(%error, "could not release code pages that only the start needed");
-        }
-        tokio::time::sleep(RARE_CODE_STAYS).await;
     }
 }
 
