@@ -16,4 +16,5 @@ mod queues;
 mod rights;
 mod security;
 mod sharing;
+mod without_agent;
 mod workloads;
