@@ -10,6 +10,8 @@ use crate::{Choice, ReservationMode, Settings, TegraMode};
 pub(crate) struct NodeFacts {
     /// Whether our node agent serves the node.
     pub(crate) agent: bool,
+    /// Whether fake-gpu-operator serves the node. It annotates reservation pods, and there is no driver that they could ask.
+    pub(crate) fake_operator: bool,
     /// Whether the node is a Tegra device, such as a Jetson.
     pub(crate) tegra: bool,
     /// MiB per GPU, as the scheduler rounds it.
@@ -52,6 +54,7 @@ impl NodeFacts {
         let looks_like_tegra = system("architecture") == "arm64" && system("kernelVersion").contains("tegra");
         NodeFacts {
             agent: slim.platform().is_some(),
+            fake_operator: slim.platform().is_none() && label(keys::NODE_FAKE_GPU) == Some("true"),
             tegra: slim.platform() == Some(keys::PLATFORM_TEGRA) || looks_like_tegra,
             memory_mib: spec.as_ref().and_then(|spec| spec.gpu_memory_mib),
             memory_label_mib: label(keys::NODE_GPU_MEMORY).and_then(|text| text.parse().ok()),
@@ -59,10 +62,10 @@ impl NodeFacts {
         }
     }
 
-    /// Whether the node agent annotates reservation pods with their GPU.
+    /// Whether the node agent, or fake-gpu-operator, annotates reservation pods with their GPU.
     pub(crate) fn agent_annotates(&self, settings: &Settings) -> bool {
         match settings.reservation_mode {
-            ReservationMode::Auto => self.agent,
+            ReservationMode::Auto => self.agent || self.fake_operator,
             ReservationMode::Agent => true,
             ReservationMode::Nvml => false,
         }
@@ -133,6 +136,25 @@ mod tests {
         let bare_jetson = facts(json!({}), "arm64", "5.15.148-tegra");
         assert!(!bare_jetson.agent && bare_jetson.tegra);
         assert!(!facts(json!({}), "amd64", "5.15.148-tegra").tegra);
+        let fake = facts(json!({ "run.ai/fake.gpu": "true" }), "amd64", "6.8.0");
+        assert!(!fake.agent && fake.fake_operator);
+        // Our agent with fake GPUs has the label, too.
+        let ours = json!({ "run.ai/fake.gpu": "true", "kai.scheduler/platform": "fake" });
+        let ours = facts(ours, "amd64", "6.8.0");
+        assert!(ours.agent && !ours.fake_operator);
+    }
+
+    #[test]
+    fn reservation_pods_are_annotated_by_the_agent_or_by_fake_gpu_operator() {
+        let annotated = |facts: &NodeFacts, flags: &[&str]| facts.agent_annotates(&tests_settings(flags));
+        let plain = NodeFacts::default();
+        let fake = NodeFacts {
+            fake_operator: true,
+            ..NodeFacts::default()
+        };
+        assert!(!annotated(&plain, &[]) && annotated(&fake, &[]));
+        assert!(annotated(&plain, &["--fake-gpu-nodes"]), "KAI's flag is for all nodes");
+        assert!(!annotated(&fake, &["--resource-reservation-mode=nvml"]));
     }
 
     #[test]

@@ -70,6 +70,10 @@ pub(crate) fn reservation_pod(
         },
     });
     let spec = &mut pod["spec"];
+    if facts.fake_operator {
+        // The mark by which the admission policy lets fake-gpu-operator annotate the pod. The kubelet checks it against the node.
+        spec["nodeSelector"] = json!({ keys::NODE_FAKE_GPU: "true" });
+    }
     if !settings.reservation_priority_class.is_empty() {
         spec["priorityClassName"] = (&*settings.reservation_priority_class).into();
     }
@@ -181,6 +185,21 @@ mod tests {
             PodRequests::Full,
             &tests_settings(flags),
         )
+    }
+
+    #[test]
+    fn on_a_node_of_fake_gpu_operator_it_sleeps_and_is_marked() {
+        let facts = NodeFacts {
+            fake_operator: true,
+            ..NodeFacts::default()
+        };
+        let pod = pod(&facts, &["--runtime-class-name=nvidia"]);
+        assert_eq!(pod["spec"]["nodeSelector"], json!({ "run.ai/fake.gpu": "true" }));
+        assert_eq!(
+            pod["spec"]["containers"][0]["args"],
+            json!(["resource-reservation", "--sleep"])
+        );
+        assert_eq!(pod["spec"]["runtimeClassName"], Value::Null, "there is no driver");
     }
 
     #[test]

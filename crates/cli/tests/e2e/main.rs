@@ -17,4 +17,5 @@ mod rights;
 mod security;
 mod sharing;
 mod snapshots;
+mod without_agent;
 mod workloads;

@@ -190,9 +190,13 @@ pub(super) fn deny_unless(condition: &str, message: &str) -> Value {
 
 fn pod_validations(settings: &Settings) -> Vec<Value> {
     let mut validations = Vec::new();
-    for table in [&protected_keys::POD_LABELS, &protected_keys::POD_ANNOTATIONS] {
-        validations.extend(protected_key_validations("Pod", table));
-    }
+    validations.extend(protected_key_validations("Pod", &protected_keys::POD_LABELS, None));
+    let exception = of_fake_reservation(settings);
+    validations.extend(protected_key_validations(
+        "Pod",
+        &protected_keys::POD_ANNOTATIONS,
+        Some(&exception),
+    ));
     let message = format!("Pod: metadata.labels.{}: {}", keys::APP, protected_keys::OWN_APP_USED);
     validations.push(deny_unless(&no_own_app(settings), &message));
     let message = format!("Pod: spec.nodeName: {}", protected_keys::NODE_NAME_SET);
@@ -241,7 +245,7 @@ fn binding_validations() -> Vec<Value> {
 }
 
 fn pod_group_validations() -> Vec<Value> {
-    let mut validations = protected_key_validations("PodGroup", &protected_keys::POD_GROUP_ANNOTATIONS);
+    let mut validations = protected_key_validations("PodGroup", &protected_keys::POD_GROUP_ANNOTATIONS, None);
     let status = "PodGroup: status: only the scheduler writes it; leave it alone";
     validations.push(deny_unless(
         "!has(request.subResource) || request.subResource != 'status'",
@@ -269,14 +273,25 @@ fn config_map_validations() -> Vec<Value> {
     vec![deny_unless(&parts.join(" && "), &message)]
 }
 
-/// No protected key is added, changed or removed.
-fn protected_key_validations(kind: &str, table: &ProtectedKeys) -> Vec<Value> {
+/// Whether the key is the GPU of a reservation pod that fake-gpu-operator annotates, as `protected_keys::is_fake_reservation` has it.
+fn of_fake_reservation(settings: &Settings) -> String {
+    let (key, label) = (keys::RESERVED_GPU, keys::NODE_FAKE_GPU);
+    let namespace = &settings.reservation_pods.namespace;
+    format!(
+        "key == '{key}' && request.operation == 'UPDATE' && request.namespace == '{namespace}' && \
+         has(oldObject.spec.nodeSelector) && '{label}' in oldObject.spec.nodeSelector"
+    )
+}
+
+/// No protected key is added, changed or removed. Keys for which `exception` holds may be written.
+fn protected_key_validations(kind: &str, table: &ProtectedKeys, exception: Option<&str>) -> Vec<Value> {
     let path = table.map.path();
     let is_protected = is_protected(table);
     let (new, old) = (format!("object.{path}"), format!("oldObject.{path}"));
+    let exception = exception.map(|holds| format!(" || ({holds})")).unwrap_or_default();
     let written = format!(
         "!has({new}) || {new}.all(key, !({is_protected}) || (request.operation == 'UPDATE' && has({old}) && key in {old} && \
-         {old}[key] == {new}[key]))"
+         {old}[key] == {new}[key]){exception})"
     );
     let removed = format!(
         "request.operation != 'UPDATE' || !has({old}) || {old}.all(key, !({is_protected}) || (has({new}) && key in {new}))"

@@ -111,7 +111,12 @@ pub(crate) fn validate_pod(
 ) -> Vec<FieldError> {
     let (old, new) = (&request.old_object, &request.object);
     let mut errors = POD_LABELS.errors(old, new);
-    errors.extend(POD_ANNOTATIONS.errors(old, new));
+    let mut annotations = POD_ANNOTATIONS.errors(old, new);
+    if is_fake_reservation(request, reservation_pods) {
+        let allowed = format!("{}.{}", POD_ANNOTATIONS.map.path(), keys::RESERVED_GPU);
+        annotations.retain(|error| error.field != allowed);
+    }
+    errors.extend(annotations);
     errors.extend(own_app_used(old, new, own_apps(reservation_pods)));
     match request.operation {
         Operation::Create => {
@@ -130,6 +135,15 @@ pub(crate) fn validate_pod(
         Operation::Delete | Operation::Connect => {}
     }
     errors
+}
+
+/// Whether the pod is a reservation pod on a node of fake-gpu-operator, which annotates it with its GPU. The binder gives only these pods
+/// this node selector, and Kubernetes fixes it at creation.
+fn is_fake_reservation(request: &Request, reservation_pods: &ReservationPods) -> bool {
+    let selector = &request.old_object["spec"]["nodeSelector"];
+    request.operation == Operation::Update
+        && request.namespace == reservation_pods.namespace
+        && selector.get(keys::NODE_FAKE_GPU).is_some()
 }
 
 /// Reviews a pod group write of an untrusted user.
@@ -226,6 +240,28 @@ mod tests {
         }
         // The mutating webhook writes the annotation before validation, and may run twice.
         create(json!({}), json!({"runai/shared-gpu-configmap": "x"}), &[]);
+    }
+
+    #[test]
+    fn fake_gpu_operator_annotates_reservation_pods_on_its_nodes() {
+        let check = |namespace: &str, selector: Value, key: &str, expect: usize| {
+            let pod =
+                |annotations| json!({"metadata": {"annotations": annotations}, "spec": {"nodeSelector": selector}});
+            let request = Request {
+                operation: Operation::Update,
+                namespace: namespace.to_owned(),
+                old_object: pod(json!({})),
+                object: pod(json!({key: "x"})),
+                ..Request::default()
+            };
+            let errors = validate_pod(&request, "kai-scheduler", &ReservationPods::default());
+            assert_eq!(errors.len(), expect, "{request:?}");
+        };
+        let fake = || json!({"run.ai/fake.gpu": "true"});
+        check(keys::RESERVATION, fake(), "run.ai/reserve_for_gpu_index", 0);
+        check(keys::RESERVATION, fake(), "kai.scheduler/received-gpus", 1);
+        check(keys::RESERVATION, Value::Null, "run.ai/reserve_for_gpu_index", 1);
+        check("tenant", fake(), "run.ai/reserve_for_gpu_index", 1);
     }
 
     #[test]

@@ -158,7 +158,8 @@ impl Kubelets {
                 "type": "Ready", "status": ready, "reason": if node.ready { "KubeletReady" } else { "NodeStatusUnknown" },
                 "message": "", "lastHeartbeatTime": now, "lastTransitionTime": now,
             })];
-            if let Some((status, reason, message)) = gpus.and_then(|gpus| gpus.condition()) {
+            let agent = gpus.filter(|_| node.template.agent);
+            if let Some((status, reason, message)) = agent.and_then(|gpus| gpus.condition()) {
                 let status = match status {
                     kai_cluster::ConditionStatus::True => "True",
                     kai_cluster::ConditionStatus::False => "False",

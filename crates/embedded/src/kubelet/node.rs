@@ -153,6 +153,14 @@ impl SimulatedNode {
         })
     }
 
+    /// The GPUs that the node agent allocates last. Other device plugins do not know them.
+    fn released_gpus(&self) -> BTreeSet<String> {
+        match self.template.agent {
+            true => self.left.recent(Instant::now()),
+            false => BTreeSet::new(),
+        }
+    }
+
     /// Chooses devices as the kubelet does: the device plugin's preferred ones of the healthy free devices.
     fn choose(&self, resource: &str, count: usize) -> Result<Vec<String>, Rejection> {
         let unexpected = |message: String| Rejection {
@@ -183,7 +191,7 @@ impl SimulatedNode {
             required: &[],
             size: count,
             wanted_gpus: &BTreeSet::new(),
-            released_gpus: &self.left.recent(Instant::now()),
+            released_gpus: &self.released_gpus(),
         };
         let chosen = gpus.preferred(resource, question).map_err(unexpected)?;
         gpus.allocate(resource, &chosen).map_err(unexpected)?;

@@ -70,6 +70,14 @@ pub struct NodeTemplate {
     /// Taints as in a Node object.
     #[serde(default)]
     pub taints: Vec<Value>,
+    /// Whether kai's node agent serves the GPUs. Otherwise another device plugin does: the node has no labels, no condition and no
+    /// annotations of the agent. Set by tests, which play the software that takes the agent's place.
+    #[serde(skip, default = "served_by_agent")]
+    pub agent: bool,
+}
+
+fn served_by_agent() -> bool {
+    true
 }
 
 fn default_cpu() -> String {
@@ -107,6 +115,7 @@ impl NodeTemplate {
             replicas: None,
             labels: BTreeMap::new(),
             taints: Vec::new(),
+            agent: true,
         }
     }
 
@@ -157,7 +166,7 @@ impl NodeTemplate {
         let mut labels: BTreeMap<String, String> = BTreeMap::new();
         labels.insert("kubernetes.io/hostname".to_owned(), name.to_owned());
         labels.insert("kubernetes.io/os".to_owned(), "linux".to_owned());
-        labels.extend(gpus.map(NodeGpus::labels).unwrap_or_default());
+        labels.extend(gpus.filter(|_| self.agent).map(NodeGpus::labels).unwrap_or_default());
         labels.extend(self.labels.clone());
         let arch = match labels.get(kai_api::keys::NODE_PLATFORM).map(String::as_str) {
             Some("tegra") => "arm64",

@@ -201,6 +201,7 @@ impl Inner {
             let admitted = state
                 .nodes
                 .get_mut(&record.node)
+                .filter(|node| node.template.agent)
                 .and_then(|node| node.admitted_pod(&record.uid))
                 .filter(|admitted| admitted.is_reservation);
             admitted.map(node::AdmittedPod::gpu_uuids).unwrap_or_default()
