@@ -203,9 +203,22 @@ fn queues_and_shards_come_back_from_the_backup_of_the_page() {
         return;
     };
     kubectl.apply(
-        "{apiVersion: kai.scheduler/v1, kind: SchedulingShard, metadata: {name: a100}, spec: {partitionLabelValue: a100}}\n---\n\
-         {apiVersion: scheduling.run.ai/v2, kind: Queue, metadata: {name: parent}, spec: {resources: {gpu: {quota: 4}}}}\n---\n\
-         {apiVersion: scheduling.run.ai/v2, kind: Queue, metadata: {name: child}, spec: {parentQueue: parent, resources: {gpu: {quota: 3}}}}\n",
+        "\
+apiVersion: kai.scheduler/v1
+kind: SchedulingShard
+metadata: {name: a100}
+spec: {partitionLabelValue: a100}
+---
+apiVersion: scheduling.run.ai/v2
+kind: Queue
+metadata: {name: parent}
+spec: {resources: {gpu: {quota: 4}}}
+---
+apiVersion: scheduling.run.ai/v2
+kind: Queue
+metadata: {name: child}
+spec: {parentQueue: parent, resources: {gpu: {quota: 3}}}
+",
     );
     let kinds = "queues.scheduling.run.ai,schedulingshards.kai.scheduler";
     let names = || kubectl.run(&["get", kinds, "-o", "name"]);
