@@ -431,6 +431,25 @@ async fn the_gpu_operators_policy_comes_and_goes() {
         }))
         .unwrap();
     world.until("the binder uses CDI", with_cdi).await;
+    let set_cdi = async |enabled: bool| {
+        let patch = Patch::Merge(json!({ "spec": { "cdi": { "enabled": enabled } } }));
+        // The operator no longer works on its own last change.
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let before = tokio::time::Instant::now();
+        world
+            .store
+            .patch("clusterpolicies.nvidia.com", "", "cluster-policy", &patch)
+            .unwrap();
+        world
+            .until("the binder follows", |world| with_cdi(world) == enabled)
+            .await;
+        before.elapsed()
+    };
+    // The time is virtual. Without the watch the changes would wait for the resync of 30 seconds.
+    for enabled in [false, true, false, true] {
+        let took = set_cdi(enabled).await;
+        assert!(took < Duration::from_secs(5), "{took:?}");
+    }
     world
         .store
         .delete(

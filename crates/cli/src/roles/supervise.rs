@@ -20,7 +20,7 @@ use super::shard_check::ShardCheck;
 use super::table::{RoleSettings, parse};
 use super::{admission, binder, controllers, readiness};
 
-/// The Config and the shards are read again after this time, because the CRD of the GPU operator's ClusterPolicy comes and goes.
+/// The Config and the shards are read again after this time: no watch tells that the GPU operator's CRD has appeared.
 const RESYNC: Duration = Duration::from_secs(30);
 /// Changes within this time are handled together.
 const GATHER: Duration = Duration::from_millis(500);
@@ -161,7 +161,7 @@ pub(super) async fn supervise(
     installation: Installation,
 ) -> anyhow::Result<Infallible> {
     let wake = Arc::new(Notify::new());
-    let watches = operator::Watches::start(&context.client, None, &wake);
+    let mut watches = operator::Watches::start(&context.client, None, &wake);
     let (failed, mut failures) = mpsc::channel(1);
     let (told, conditions) = watch::channel(Conditions::default());
     let mut supervisor = Supervisor {
@@ -180,6 +180,7 @@ pub(super) async fn supervise(
             watches.clear();
             let pause = match read_state(&context.client).await {
                 Ok(state) => {
+                    watches.follow(&state);
                     told.send_replace(supervisor.follow(&state).await);
                     start.release();
                     RESYNC

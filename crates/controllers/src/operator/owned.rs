@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 
 use super::inputs::ClusterFacts;
 use super::objects::{CONFIG_MAP, DEPLOYMENT, DISRUPTION_BUDGET, Owner, SERVICE, VPA};
+use super::state::State;
 
 /// KAI's exporter of NUMA zones is a DaemonSet. The operator creates none, and deletes those of a Config that KAI's operator left.
 static DAEMON_SET: Resource = Resource::new("apps", "v1", "DaemonSet", "daemonsets", Scope::Namespaced);
@@ -145,6 +146,10 @@ macro_rules! watched {
         /// Watches that wake up the operator.
         #[derive(Debug)]
         pub struct Watches {
+            client: Client,
+            wake: Arc<Notify>,
+            /// Exists while the API server serves the kind.
+            cluster_policies: Option<Subscription<WatchedClusterPolicy>>,
             configs: Subscription<kai_api::Config>,
             shards: Subscription<kai_api::SchedulingShard>,
             $($field: Option<Subscription<$name>>,)+
@@ -155,6 +160,9 @@ macro_rules! watched {
             pub fn start(client: &Client, owned_in: Option<&str>, wake: &Arc<Notify>) -> Watches {
                 let everywhere = Selection::default();
                 Watches {
+                    client: client.clone(),
+                    wake: Arc::clone(wake),
+                    cluster_policies: None,
                     configs: Informer::start(client, &everywhere).subscribe(wake),
                     shards: Informer::start(client, &everywhere).subscribe(wake),
                     $($field: owned_in.map(|namespace| {
@@ -168,6 +176,9 @@ macro_rules! watched {
             pub fn clear(&self) {
                 self.configs.take();
                 self.shards.take();
+                if let Some(subscription) = &self.cluster_policies {
+                    subscription.take();
+                }
                 $(if let Some(subscription) = &self.$field {
                     subscription.take();
                 })+
@@ -181,4 +192,33 @@ watched! {
     services WatchedService: "" "Service" "services",
     config_maps WatchedConfigMap: "" "ConfigMap" "configmaps",
     disruption_budgets WatchedDisruptionBudget: "policy" "PodDisruptionBudget" "poddisruptionbudgets",
+}
+
+/// The GPU operator's ClusterPolicy.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct WatchedClusterPolicy {
+    metadata: Metadata,
+}
+
+impl Object for WatchedClusterPolicy {
+    const RESOURCE: Resource = Resource::new("nvidia.com", "v1", "ClusterPolicy", "clusterpolicies", Scope::Cluster);
+    const METADATA_ONLY: bool = true;
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+}
+
+impl Watches {
+    /// Begins or ends the watch of ClusterPolicies: their CRD comes and goes with the GPU operator.
+    pub fn follow(&mut self, state: &State) {
+        let is_watched = self.cluster_policies.is_some();
+        if state.serves_cluster_policies && !is_watched {
+            let informer = Informer::start(&self.client, &Selection::default());
+            self.cluster_policies = Some(informer.subscribe(&self.wake));
+        } else if !state.serves_cluster_policies {
+            self.cluster_policies = None;
+        }
+    }
 }

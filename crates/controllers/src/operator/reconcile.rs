@@ -26,7 +26,8 @@ use super::state::{State, read_state};
 use crate::Error;
 
 const FIELD_MANAGER: &str = "kai-operator";
-/// The operator reads everything again after this time. It watches neither ClusterPolicies nor autoscalers, whose CRDs come and go.
+/// The operator reads everything again after this time. No watch tells it that a CRD has appeared: that of the GPU operator, or that of
+/// the autoscaler.
 const RESYNC: Duration = Duration::from_secs(30);
 /// Changes within this time are handled together: a rollout changes a Deployment several times a second.
 const GATHER: Duration = Duration::from_millis(500);
@@ -54,12 +55,12 @@ impl std::fmt::Debug for Settings {
 pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
     let wake = Arc::new(Notify::new());
     let namespace = &settings.installation.namespace;
-    let watches = Watches::start(&context.client, Some(namespace), &wake);
+    let mut watches = Watches::start(&context.client, Some(namespace), &wake);
     context.health.announce(HEALTH, RESYNC * 4);
     let first_rollout = context.health.hold("availability of the roles");
     loop {
         watches.clear();
-        let pause = match reconcile(&context, &settings).await {
+        let pause = match reconcile(&context, &settings, &mut watches).await {
             Ok(rollout) => {
                 context.health.alive(HEALTH);
                 if rollout == Rollout::Complete {
@@ -85,9 +86,10 @@ enum Rollout {
     Incomplete,
 }
 
-async fn reconcile(context: &Context, settings: &Settings) -> Result<Rollout, Error> {
+async fn reconcile(context: &Context, settings: &Settings, watches: &mut Watches) -> Result<Rollout, Error> {
     let client = &context.client;
     let state = read_state(client).await?;
+    watches.follow(&state);
     let installation = &settings.installation;
     let anchor = match client.installation_owner().await? {
         InstallationOwner::Present(reference) => Some(reference),

@@ -2,6 +2,7 @@
 
 use kai_api::{Config, SchedulingShard, gpu_operator_uses_cdi};
 use kai_cluster::{Client, Error, Selection};
+use serde_json::Value;
 
 use super::inputs::ClusterFacts;
 
@@ -12,6 +13,8 @@ pub struct State {
     pub config: Option<Config>,
     /// All shards.
     pub shards: Vec<SchedulingShard>,
+    /// Whether ClusterPolicies can be read and so watched.
+    pub serves_cluster_policies: bool,
     /// What the plan has to know about the cluster.
     pub facts: ClusterFacts,
 }
@@ -20,12 +23,14 @@ pub struct State {
 pub async fn read_state(client: &Client) -> Result<State, Error> {
     let configs: Vec<Config> = none_if_unserved(client.list(&Selection::default()).await)?;
     let shards = none_if_unserved(client.list(&Selection::default()).await)?;
+    let cluster_policies = cluster_policies(client).await?;
     Ok(State {
         config: configs.into_iter().find(Config::is_the_one),
         shards,
+        serves_cluster_policies: cluster_policies.is_some(),
         facts: ClusterFacts {
             serves_vpa: serves_vpa(client).await?,
-            gpu_operator_cdi: gpu_operator_cdi(client).await?,
+            gpu_operator_cdi: gpu_operator_uses_cdi(&cluster_policies.unwrap_or_default()),
         },
     })
 }
@@ -37,22 +42,26 @@ async fn serves_vpa(client: &Client) -> Result<bool, Error> {
     Ok(resource.is_some())
 }
 
-/// Read again for every plan: the CRD of the GPU operator may appear and disappear at any time.
-async fn gpu_operator_cdi(client: &Client) -> Result<bool, Error> {
+/// The GPU operator's ClusterPolicies; `None` without the GPU operator's CRD, and for an account that may not read them.
+async fn cluster_policies(client: &Client) -> Result<Option<Vec<Value>>, Error> {
     let Some(resource) = client.resource_of("nvidia.com/v1", "ClusterPolicy").await? else {
-        return Ok(false);
+        return Ok(None);
     };
-    let policies = none_if_unserved(client.list_values(&resource, &Selection::default()).await)?;
-    Ok(gpu_operator_uses_cdi(&policies))
+    served(client.list_values(&resource, &Selection::default()).await)
 }
 
 fn none_if_unserved<T>(listed: Result<Vec<T>, Error>) -> Result<Vec<T>, Error> {
+    Ok(served(listed)?.unwrap_or_default())
+}
+
+/// The list; `None` if the API server does not serve the kind, or not to this account.
+fn served<T>(listed: Result<Vec<T>, Error>) -> Result<Option<Vec<T>>, Error> {
     match listed {
-        Err(error) if error.is_not_found() => Ok(Vec::new()),
+        Err(error) if error.is_not_found() => Ok(None),
         Err(error) if error.is_forbidden() => {
             tracing::warn!(%error, "working without them");
-            Ok(Vec::new())
+            Ok(None)
         }
-        listed => listed,
+        listed => listed.map(Some),
     }
 }
