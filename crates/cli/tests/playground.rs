@@ -180,7 +180,7 @@ fn run_block(kubectl: &Kubectl<'_>, name: &str) {
         .and_then(|rest| rest.split("```").next())
         .unwrap();
     let folder = kubectl.kubeconfig.parent().unwrap();
-    let function = format!("kubectl() {{ '{}' \"$@\"; }}\n", kubectl.program);
+    let function = format!("kubectl() {{ command '{}' \"$@\"; }}\n", kubectl.program);
     let run = Command::new("bash")
         .args(["-euo", "pipefail", "-c", &format!("{function}{block}")])
         .env("KUBECONFIG", kubectl.kubeconfig)
