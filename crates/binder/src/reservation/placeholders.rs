@@ -12,8 +12,10 @@ use crate::GpuGroupKey;
 
 /// No machine has more GPUs than this.
 const PLACEHOLDERS_MAX: u32 = 16;
-/// Pause after a group could not get its GPU back. Each try keeps other pods from the node's GPUs for a moment.
-const COOLDOWN: Duration = Duration::from_secs(600);
+/// Pause after a group could not get its GPU back for the first time; it doubles with each further failure. Each try keeps other pods from
+/// the node's GPUs for a moment.
+const FIRST_COOLDOWN: Duration = Duration::from_secs(15);
+const LONGEST_COOLDOWN: Duration = Duration::from_secs(600);
 
 /// The number of placeholders that each group needs. Few groups ever need one.
 #[derive(Debug, Default)]
@@ -27,17 +29,21 @@ struct PlaceholderNeed {
     count: u32,
     /// Tries in which the group got another GPU.
     tries: u32,
+    /// Cooldowns since the group had its GPU.
+    cooldowns: u32,
     /// The group can't get its GPU now: no try before this time.
     cooldown_until: Option<Instant>,
 }
 
 impl PlaceholderNeed {
-    fn cooling_down() -> PlaceholderNeed {
-        PlaceholderNeed {
+    fn start_cooldown(&mut self) {
+        let doubled = FIRST_COOLDOWN.saturating_mul(2_u32.saturating_pow(self.cooldowns));
+        *self = PlaceholderNeed {
             count: 0,
             tries: 0,
-            cooldown_until: Some(Instant::now() + COOLDOWN),
-        }
+            cooldowns: self.cooldowns.saturating_add(1),
+            cooldown_until: Some(Instant::now() + doubled.min(LONGEST_COOLDOWN)),
+        };
     }
 }
 
@@ -53,7 +59,7 @@ impl Placeholders {
         }
         // Each try occupies one more GPU. After more tries than GPUs the node won't give the group its own.
         if need.tries > PLACEHOLDERS_MAX {
-            *need = PlaceholderNeed::cooling_down();
+            need.start_cooldown();
         }
     }
 
@@ -64,10 +70,10 @@ impl Placeholders {
         }
     }
 
-    /// Whether the group is in its cooldown: another pod has its GPU.
-    pub(crate) fn in_cooldown(&self, key: &GpuGroupKey) -> bool {
-        let until = self.groups.lock().get(key).and_then(|need| need.cooldown_until);
-        until.is_some_and(|until| until > Instant::now())
+    /// The rest of the group's cooldown: another pod has its GPU.
+    pub(crate) fn cooldown_left(&self, key: &GpuGroupKey) -> Option<Duration> {
+        let until = self.groups.lock().get(key)?.cooldown_until?;
+        until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
     }
 
     /// Ends the cooldown of all groups of the node, because a pod with whole GPUs has left it: its GPU may be a group's own. Returns the
@@ -98,7 +104,7 @@ impl Placeholders {
     pub(crate) fn start_cooldown(&self, key: &GpuGroupKey) -> Vec<GpuGroupKey> {
         let present = self.needed_for(key);
         if let Some(need) = self.groups.lock().get_mut(key).filter(|need| need.count > 0) {
-            *need = PlaceholderNeed::cooling_down();
+            need.start_cooldown();
         }
         present
     }
@@ -140,24 +146,46 @@ mod tests {
         let (placeholders, key) = (Placeholders::default(), GpuGroupKey::new("n", "g"));
         assert!(placeholders.start_cooldown(&key).is_empty());
         placeholders.add_blocker(&key);
-        assert!(!placeholders.in_cooldown(&key));
+        assert_eq!(placeholders.cooldown_left(&key), None);
         assert_eq!(placeholders.start_cooldown(&key).len(), 1);
         placeholders.add_blocker(&key);
-        assert!(placeholders.needed_for(&key).is_empty() && placeholders.in_cooldown(&key));
-        tokio::time::sleep(COOLDOWN).await;
-        assert!(!placeholders.in_cooldown(&key));
+        assert!(placeholders.needed_for(&key).is_empty());
+        assert_eq!(placeholders.cooldown_left(&key), Some(FIRST_COOLDOWN));
+        tokio::time::sleep(FIRST_COOLDOWN).await;
+        assert_eq!(placeholders.cooldown_left(&key), None);
         for _ in 0..PLACEHOLDERS_MAX {
             placeholders.add_blocker(&key);
             placeholders.limit(&key, 0);
         }
         placeholders.add_blocker(&key);
-        assert!(
-            placeholders.in_cooldown(&key),
+        let left = placeholders.cooldown_left(&key);
+        assert_eq!(
+            left,
+            Some(FIRST_COOLDOWN * 2),
             "a node that never gives it is not asked for ever"
         );
-        tokio::time::sleep(COOLDOWN).await;
+        tokio::time::sleep(FIRST_COOLDOWN * 2).await;
         placeholders.add_blocker(&key);
         assert_eq!(placeholders.needed_for(&key).len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cooldowns_double_up_to_a_limit() {
+        let (placeholders, key) = (Placeholders::default(), GpuGroupKey::new("n", "g"));
+        let mut all = Vec::new();
+        for _ in 0..40 {
+            placeholders.add_blocker(&key);
+            placeholders.start_cooldown(&key);
+            let left = placeholders.cooldown_left(&key).unwrap();
+            all.push(left.as_secs());
+            tokio::time::sleep(left).await;
+        }
+        assert_eq!(all[..7], [15, 30, 60, 120, 240, 480, 600]);
+        assert_eq!(all.last(), Some(&600));
+        placeholders.clear(&key);
+        placeholders.add_blocker(&key);
+        placeholders.start_cooldown(&key);
+        assert_eq!(placeholders.cooldown_left(&key), Some(FIRST_COOLDOWN));
     }
 
     #[tokio::test(start_paused = true)]
@@ -166,8 +194,8 @@ mod tests {
         placeholders.add_blocker(&key);
         assert!(placeholders.end_cooldown("n").is_empty(), "it does not rest");
         placeholders.start_cooldown(&key);
-        assert!(placeholders.end_cooldown("m").is_empty() && placeholders.in_cooldown(&key));
+        assert!(placeholders.end_cooldown("m").is_empty() && placeholders.cooldown_left(&key).is_some());
         assert_eq!(placeholders.end_cooldown("n"), std::slice::from_ref(&key));
-        assert!(!placeholders.in_cooldown(&key));
+        assert_eq!(placeholders.cooldown_left(&key), None);
     }
 }

@@ -64,10 +64,12 @@ impl Binder {
                 self.recreate_reservation(key, &own, allocations.unreserved_gpu(&key.group))
                     .await
             }
-            // The pods were warned, and another attempt would fail, too. The reservation pod stays: with any GPU held, the scheduler does
-            // not overcommit the node.
-            (GcAction::Mismatch { .. }, Some(_)) if self.placeholders.in_cooldown(key) => Ok(WorkResult::Done),
             (GcAction::Mismatch { gpu }, Some(found)) => {
+                // The pods were warned, and another attempt would fail, too. The reservation pod stays: with any GPU held, the scheduler
+                // does not overcommit the node.
+                if let Some(left) = self.placeholders.cooldown_left(key) {
+                    return Ok(WorkResult::RequeueAfter(left));
+                }
                 let pods = allocations
                     .active_members(&key.group)
                     .map(|pod| (reference_to(pod), pod.gpus.join(",")))
