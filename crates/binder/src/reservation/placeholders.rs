@@ -73,7 +73,9 @@ impl Placeholders {
     /// The rest of the group's cooldown: another pod has its GPU.
     pub(crate) fn cooldown_left(&self, key: &GpuGroupKey) -> Option<Duration> {
         let until = self.groups.lock().get(key)?.cooldown_until?;
-        until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+        until
+            .checked_duration_since(Instant::now())
+            .filter(|left| !left.is_zero())
     }
 
     /// Ends the cooldown of all groups of the node, because a pod with whole GPUs has left it: its GPU may be a group's own. Returns the

@@ -87,10 +87,11 @@ impl Dashboard {
     }
 }
 
-/// The expression as Grafana sends it with all values of each variable.
+/// The expression as Grafana sends it with all values of each variable. The interval of rates is longer than the run, so that it contains
+/// the whole story on a slow machine, too.
 pub(crate) fn with_all_values(expression: &str) -> String {
     expression
-        .replace("$__rate_interval", "1m")
+        .replace("$__rate_interval", "30m")
         .replace("$queue", ".*")
         .replace("$node", ".*")
 }

@@ -40,7 +40,13 @@ pub(crate) async fn a_job_runs_the_doctor(machine: &mut Machine) {
 
 fn printed_job() -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kai"));
-    command.args(["doctor", NAME, "--print-job", "--job-image", "localhost/kai:test"]);
+    command.args([
+        "doctor",
+        NAME,
+        "--print-job",
+        "--job-image",
+        "registry/local/kai-scheduler/kai:0.0.0",
+    ]);
     command.args(["--driver", &driver_flags()[1]]);
     let done = command.output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));

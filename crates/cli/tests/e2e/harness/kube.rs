@@ -278,11 +278,19 @@ impl Kube {
             binder,
             controllers,
             admission: _,
-            debug_address: _,
+            debug_address,
         } = settings;
         let one = RoleSettings::default;
         let alone = [
-            ("scheduler", scheduler.is_some(), RoleSettings { scheduler, ..one() }),
+            (
+                "scheduler",
+                scheduler.is_some(),
+                RoleSettings {
+                    scheduler,
+                    debug_address,
+                    ..one()
+                },
+            ),
             ("binder", binder.is_some(), RoleSettings { binder, ..one() }),
             (
                 "controllers",
