@@ -35,7 +35,9 @@ pub(crate) async fn a_job_runs_the_doctor(machine: &mut Machine) {
     has("NVIDIA A100");
     has("kubelet            /var/lib/kubelet/pod-resources/kubelet.sock\n");
     has("not looked at: no kubeconfig");
-    machine.kubectl(&["-n", keys::SYSTEM_NAMESPACE, "delete", "jobs", "--all"]);
+    // With its pod, which needs the kubelet: the next scene may stop it.
+    let delete = ["delete", "jobs", "--all", "--cascade=foreground"];
+    machine.kubectl(&[&["-n", keys::SYSTEM_NAMESPACE][..], &delete].concat());
 }
 
 fn printed_job() -> String {
