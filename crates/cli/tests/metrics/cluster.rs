@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
 use crate::support::command;
 
 /// How long the cluster may take for each step.
@@ -29,6 +31,8 @@ impl Drop for Process {
 pub(crate) struct Cluster {
     pub(crate) roles: SocketAddr,
     pub(crate) agent: SocketAddr,
+    /// The API server.
+    server: SocketAddr,
     directory: tempfile::TempDir,
     story: Lines<BufReader<ChildStdout>>,
     _processes: Vec<Process>,
@@ -47,10 +51,10 @@ impl Cluster {
             .unwrap();
         let story = BufReader::new(playground.stdout.take().unwrap()).lines();
         let playground = Process(playground);
-        await_until("the playground writes its kubeconfig", || {
-            std::fs::read_to_string(&kubeconfig)
-                .ok()
-                .filter(|text| text.contains("server:"))
+        let server = await_until("the playground writes its kubeconfig", || {
+            let text = std::fs::read_to_string(&kubeconfig).ok()?;
+            let (_, server) = text.split_once("server: http://")?;
+            server.lines().next()?.trim_end().parse().ok()
         });
         let with_token = std::fs::read_to_string(&kubeconfig)
             .unwrap()
@@ -90,6 +94,7 @@ impl Cluster {
         Cluster {
             roles: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), roles),
             agent: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), agent),
+            server,
             story,
             _processes: vec![playground, all, agent_process],
             directory,
@@ -105,6 +110,29 @@ impl Cluster {
             .any(|line| line.starts_with("The cluster is yours"));
         drop(lines);
         assert!(ended, "the story did not end:\n{}", self.log());
+    }
+
+    /// Gives a GPU of the story to a pod that shares it: the scheduler decides, and the binder waits for a reservation pod.
+    pub(crate) fn share_a_gpu(&self) {
+        let pods = "/api/v1/namespaces/default/pods";
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": "late", "labels": { "kai.scheduler/queue": "red" }, "annotations": { "gpu-fraction": "0.5" },
+            },
+            "spec": { "schedulerName": "kai-scheduler", "containers": [{ "name": "main", "image": "busybox" }] },
+        });
+        for (method, path, body) in [
+            ("DELETE", format!("{pods}/red-0"), String::new()),
+            ("POST", pods.to_owned(), pod.to_string()),
+        ] {
+            let (status, answer) = call(self.server, method, &path, None, &body).unwrap();
+            assert!((200..300).contains(&status), "{method} {path}: {answer}");
+        }
+        await_until("the pod that shares a GPU runs", || {
+            let (_, pod) = get(self.server, &format!("{pods}/late"), None).ok()?;
+            pod.contains("\"phase\":\"Running\"").then_some(())
+        });
     }
 
     /// A directory for further files.
@@ -162,10 +190,27 @@ pub(crate) fn await_until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -
 
 /// The status and the body of `GET path`.
 pub(crate) fn get(address: SocketAddr, path: &str, token: Option<&str>) -> std::io::Result<(u16, String)> {
+    call(address, "GET", path, token, "")
+}
+
+fn call(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    token: Option<&str>,
+    body: &str,
+) -> std::io::Result<(u16, String)> {
     let mut stream = TcpStream::connect(address)?;
     let token = token.map_or(String::new(), |token| format!("Authorization: Bearer {token}\r\n"));
+    let content = match body {
+        "" => String::new(),
+        body => format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len()),
+    };
     // HTTP/1.0: the body ends with the connection.
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n{token}\r\n")?;
+    write!(
+        stream,
+        "{method} {path} HTTP/1.0\r\nHost: {address}\r\n{token}{content}\r\n{body}"
+    )?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
