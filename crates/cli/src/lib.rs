@@ -12,6 +12,7 @@ mod man;
 mod manifests;
 mod node_agent;
 mod playground;
+mod remedies;
 mod resource_reservation;
 pub mod roles;
 mod simulate;

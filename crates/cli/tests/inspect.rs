@@ -108,11 +108,15 @@ async fn the_commands_show_a_cluster_and_say_what_the_scheduler_says() {
     insta::assert_snapshot!("explain_queue", show(&["explain", "queue", "default-queue"]));
     insta::assert_snapshot!("explain_node", show(&["explain", "node", "h100-1"]));
     insta::assert_snapshot!("queues_wide", show(&["queues", "-o", "wide"]));
-    let text = show(&["explain", "pod", "big"]);
+    let uid = big["metadata"]["uid"].as_str().unwrap();
+    let text = show(&["explain", "pod", "big"]).replace(uid, "32f81801-a1a8-4901-a688-4eac5ada36da");
+    insta::assert_snapshot!("explain_pod", text);
+    assert!(text.contains("WHAT WOULD HELP"), "{text}");
     assert!(
-        text.contains("position       1 of the waiting gangs in its queue"),
-        "{text}"
+        !explained["explanation"]["remedies"].as_array().unwrap().is_empty(),
+        "{explained}"
     );
+    assert!(show(&["explain", "podgroup", "big"]).contains("WHAT WOULD HELP"));
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     assert!(show(&["explain", "podgroup", "train"]).contains("Pod train"));
     assert!(show(&["pending", "-n", "other"]).ends_with("nothing waits\n"));
@@ -189,7 +193,14 @@ fn as_a_plugin_of_kubectl_the_usage_names_it() {
 fn the_documentation_shows_real_output() {
     let docs = include_str!("../../../docs/cli.md");
     let snapshots = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots");
-    for name in ["gpus", "queues", "pending", "explain_queue", "explain_node"] {
+    for name in [
+        "gpus",
+        "queues",
+        "pending",
+        "explain_pod",
+        "explain_queue",
+        "explain_node",
+    ] {
         let text = std::fs::read_to_string(snapshots.join(format!("inspect__{name}.snap"))).unwrap();
         let output = text.splitn(3, "---\n").nth(2).unwrap().trim_end();
         assert!(

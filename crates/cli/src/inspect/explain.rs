@@ -3,12 +3,14 @@
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use kai_mirror::ExplanationView;
 use kai_view::{Amounts, ClusterView, Gang, Node, Pod, Queue};
 use serde_json::json;
 
 use super::{Connection, Format, block_on, gpus, load, pending, queues, words};
 use crate::draw::bytes;
 use crate::grid::{Align, Cell, Grid, Screen};
+use crate::remedies;
 
 /// The flags of `kai explain`.
 #[derive(Debug, Args)]
@@ -60,19 +62,24 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
                 )
             })?;
             let gang = gang_of(view, pod);
-            let value = json!({ "pod": pod, "gang": gang, "queue": queue_of(view, gang) });
+            let remedies = loaded.remedies(pod);
+            let value = json!({ "pod": pod, "gang": gang, "queue": queue_of(view, gang), "explanation": remedies });
             arguments
                 .format
-                .print(view, &value, |screen| pod_lines(view, pod, screen))
+                .print(view, &value, |screen| pod_lines(view, pod, remedies.as_ref(), screen))
         }
         Kind::Podgroup => {
             let gangs = known(view, view.gangs.as_deref(), "pod groups")?;
             let gang = find_gang(gangs, namespace, name)?;
             let pods = pods_of(view, gang);
-            let value = json!({ "gang": gang, "queue": queue_of(view, Some(gang)), "pods": pods });
-            arguments
-                .format
-                .print(view, &value, |screen| gang_lines(view, gang, &pods, screen))
+            let waiting = pods.iter().find(|pod| pod.waits());
+            let remedies = waiting.and_then(|pod| loaded.remedies(pod));
+            let value = json!({
+                "gang": gang, "queue": queue_of(view, Some(gang)), "pods": pods, "explanation": remedies,
+            });
+            arguments.format.print(view, &value, |screen| {
+                gang_lines(view, gang, &pods, remedies.as_ref(), screen)
+            })
         }
         Kind::Queue => {
             let all = known(view, view.queues.as_deref(), "queues")?;
@@ -173,7 +180,7 @@ impl Facts {
     }
 }
 
-fn pod_lines(view: &ClusterView, pod: &Pod, screen: Screen) -> Vec<String> {
+fn pod_lines(view: &ClusterView, pod: &Pod, remedies: Option<&ExplanationView>, screen: Screen) -> Vec<String> {
     let mut facts = Facts::new("pod", &format!("{}/{}", pod.namespace, pod.name));
     facts.add("status", pod.status.as_str());
     facts.add_known("reason", pod.reason.as_deref());
@@ -182,27 +189,27 @@ fn pod_lines(view: &ClusterView, pod: &Pod, screen: Screen) -> Vec<String> {
     facts.add("since", words::age(pod.since.as_deref(), &view.time));
     let gang = gang_of(view, pod);
     match gang {
-        Some(gang) => add_gang(&mut facts, view, gang),
+        Some(gang) => add_gang(&mut facts, view, gang, remedies),
         None => facts.add("workload", words::UNKNOWN),
     }
     let mut lines = facts.0.lines(screen);
+    lines.extend(remedies.into_iter().flat_map(|found| remedies::lines(found, screen)));
     if let Some(queue) = queue_of(view, gang) {
         lines.extend(amounts_lines(queue, screen));
     }
     lines
 }
 
-fn add_gang(facts: &mut Facts, view: &ClusterView, gang: &Gang) {
+fn add_gang(facts: &mut Facts, view: &ClusterView, gang: &Gang, remedies: Option<&ExplanationView>) {
     facts.add("workload", gang.workload());
     facts.add("pod group", gang.pod_group.as_str());
     facts.add("pods", format!("{} with a place", pending::progress(gang)));
     if gang.waiting > 0 {
         facts.add("waiting since", words::age(gang.waiting_since.as_deref(), &view.time));
-        let position = gang.position.map_or_else(
-            || "none: no cycle tries the gang, or it is unknown".to_owned(),
-            |position| format!("{position} of the waiting gangs in its queue"),
-        );
-        facts.add("position", position);
+        match remedies {
+            Some(remedies) => remedies::facts(remedies).for_each(|(name, text)| facts.add(name, text)),
+            None => facts.add("position", position(gang)),
+        }
     }
     let preemptible = if gang.preemptible {
         "preemptible"
@@ -222,11 +229,25 @@ fn add_gang(facts: &mut Facts, view: &ClusterView, gang: &Gang) {
     }
 }
 
-fn gang_lines(view: &ClusterView, gang: &Gang, pods: &[&Pod], screen: Screen) -> Vec<String> {
+fn position(gang: &Gang) -> String {
+    gang.position.map_or_else(
+        || "none: no cycle tries the gang, or it is unknown".to_owned(),
+        |position| format!("{position} of the waiting gangs in its queue"),
+    )
+}
+
+fn gang_lines(
+    view: &ClusterView,
+    gang: &Gang,
+    pods: &[&Pod],
+    remedies: Option<&ExplanationView>,
+    screen: Screen,
+) -> Vec<String> {
     let mut facts = Facts::new("pod group", &format!("{}/{}", gang.namespace, gang.pod_group));
     facts.add_known("reason", gang.reason.as_deref());
-    add_gang(&mut facts, view, gang);
+    add_gang(&mut facts, view, gang, remedies);
     let mut lines = facts.0.lines(screen);
+    lines.extend(remedies.into_iter().flat_map(|found| remedies::lines(found, screen)));
     if let Some(queue) = queue_of(view, Some(gang)) {
         lines.extend(amounts_lines(queue, screen));
     }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use kai_api::{ConfigMap, Object, ObjectKey, Pod, PodGroup};
 use kai_cluster::{Client, Clock, Error, Selection, Target};
 use kai_engine::Cluster;
-use kai_engine::model::Millis;
-use kai_mirror::{ClusterMirror, ObjectList};
+use kai_engine::model::{Config, GangKey, Millis};
+use kai_engine::remedies::ExplainBudget;
+use kai_mirror::{ClusterMirror, ExplanationView, ObjectList};
 use kai_view::{ClusterView, Knowledge, List, MissingList, Sources};
 
 use super::Connection;
@@ -18,6 +19,7 @@ const CONFIG_MAPS_MAX: usize = 64;
 /// A cluster as the caller may see it.
 pub(super) struct Loaded {
     pub(super) view: ClusterView,
+    cycle: Cycle,
     /// The namespace of the kubeconfig's context.
     pub(super) namespace: String,
 }
@@ -38,8 +40,33 @@ pub(super) async fn load(connection: &Connection, namespace: Option<&str>) -> an
     };
     let now = Millis(Clock::System.now().as_millisecond());
     let knowledge = Knowledge { missing: lists.missing };
-    let view = view(&settings, objects, knowledge, now);
-    Ok(Loaded { view, namespace: own })
+    let (view, cycle) = view(settings, objects, knowledge, now);
+    Ok(Loaded {
+        view,
+        cycle,
+        namespace: own,
+    })
+}
+
+/// Mirror and engine after one cycle in memory.
+struct Cycle {
+    mirror: ClusterMirror,
+    engine: Cluster,
+    config: Config,
+}
+
+impl Loaded {
+    /// What would let the pod start, by trials in memory; `None` if lists are missing or the pod does not wait.
+    pub(super) fn remedies(&self, pod: &kai_view::Pod) -> Option<ExplanationView> {
+        let Cycle { mirror, engine, config } = &self.cycle;
+        if !self.view.missing.is_empty() || !pod.waits() {
+            return None;
+        }
+        let explained = engine.explain(&pod.uid, config, ExplainBudget::default())?;
+        Some(ExplanationView::new(&explained, &|gang: &GangKey| {
+            mirror.workload(gang)
+        }))
+    }
 }
 
 /// A client with the caller's own credentials.
@@ -220,7 +247,12 @@ fn plain(error: &Error) -> String {
 }
 
 /// The view after one cycle in memory.
-fn view(settings: &kai_scheduler::Settings, objects: Objects, knowledge: Knowledge, now: Millis) -> ClusterView {
+fn view(
+    settings: kai_scheduler::Settings,
+    objects: Objects,
+    knowledge: Knowledge,
+    now: Millis,
+) -> (ClusterView, Cycle) {
     let lacks = |list: List| knowledge.missing.iter().any(|missing| missing.list == list);
     let known = |lacking: bool| match lacking {
         true => ObjectList::Unknown,
@@ -246,13 +278,15 @@ fn view(settings: &kai_scheduler::Settings, objects: Objects, knowledge: Knowled
         }
     }
     engine.cycle(now, &settings.config);
-    ClusterView::new(Sources {
+    let config = settings.config;
+    let view = ClusterView::new(Sources {
         mirror: &mirror,
         engine: &mut engine,
-        config: &settings.config,
+        config: &config,
         now,
         knowledge,
-    })
+    });
+    (view, Cycle { mirror, engine, config })
 }
 
 /// Applies all objects, referenced objects before those that refer to them, as the scheduler does with the first lists of its watches.
@@ -347,7 +381,7 @@ mod tests {
             ]
         );
         let knowledge = Knowledge { missing: lists.missing };
-        let view = view(&kai_scheduler::Settings::default(), objects, knowledge, Millis(0));
+        let (view, _) = view(kai_scheduler::Settings::default(), objects, knowledge, Millis(0));
         assert_eq!(view.nodes, None);
         let pods = view.pods.unwrap();
         assert_eq!(pods[0].reason.as_deref(), Some("as the scheduler wrote"));
