@@ -51,13 +51,24 @@ impl Cell {
     }
 
     /// Its text, without colours.
-    #[cfg(test)]
     pub(crate) fn text(&self) -> String {
         self.characters.iter().map(|(character, _)| character).collect()
     }
 
-    fn width(&self) -> usize {
+    /// Columns of a terminal.
+    pub(crate) fn width(&self) -> usize {
         width(&self.characters)
+    }
+
+    /// Appends another cell.
+    pub(crate) fn append(&mut self, mut other: Cell) {
+        self.characters.append(&mut other.characters);
+    }
+
+    /// Its text, in parts of one colour each.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = (String, Option<Colour>)> {
+        let parts = self.characters.chunk_by(|(_, a), (_, b)| a == b);
+        parts.map(|part| (part.iter().map(|(character, _)| character).collect(), part[0].1))
     }
 
     /// The lines of the cell, none wider than `max`. Breaks are at spaces where there are any.

@@ -16,6 +16,7 @@ mod remedies;
 mod resource_reservation;
 pub mod roles;
 mod simulate;
+mod top;
 mod uninstall;
 mod version;
 
@@ -63,6 +64,8 @@ commands! {
     Pending => inspect::pending.run,
     /// Show everything about one pod, pod group, queue or node.
     Explain => inspect::explain.run,
+    /// Show nodes, queues, what waits and what is decided on a full screen, live.
+    Top => top.run,
     /// Write the scheduler's objects to a zip file in KAI's snapshot format.
     Snapshot => inspect::snapshot.run,
     /// Run all roles of the cluster's side in one process.

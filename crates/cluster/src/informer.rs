@@ -100,6 +100,13 @@ impl<T: Object> Informer<T> {
         }
     }
 
+    /// An informer of a kind that may not be watched: without objects, and synced.
+    pub fn empty() -> Informer<T> {
+        let informer = Informer::unconnected();
+        informer.shared.synced.increment();
+        informer
+    }
+
     /// Waits until the first list is complete.
     pub async fn synced(&self) {
         self.shared.synced.wait_above(0).await;

@@ -30,12 +30,37 @@ macro_rules! informers {
                 self.started(&self.$name)
             })*
 
+            /// Waits until all informers that have been started are synced, except that of ConfigMaps.
+            pub async fn synced(&self) {
+                $(if let Some(informer) = self.$name.get() {
+                    informer.synced().await;
+                })*
+            }
+
             /// Whether all informers that have been started are synced.
             pub fn are_synced(&self) -> bool {
                 true $(&& self.$name.get().is_none_or(Informer::is_synced))*
             }
         }
+
+        $(impl Kind for $type {
+            fn informer(informers: &Informers) -> &OnceLock<Informer<$type>> {
+                &informers.$name
+            }
+        })*
     };
+}
+
+/// A kind with a shared informer.
+pub trait Kind: Object {
+    #[doc(hidden)]
+    fn informer(informers: &Informers) -> &OnceLock<Informer<Self>>;
+}
+
+impl Kind for kai_api::ConfigMap {
+    fn informer(informers: &Informers) -> &OnceLock<Informer<Self>> {
+        &informers.config_maps
+    }
 }
 
 informers! {
@@ -70,6 +95,21 @@ impl Informers {
             ..Selection::default()
         };
         self.config_maps.get_or_init(|| Informer::start(&self.client, &others))
+    }
+
+    /// Restricts a kind to what a caller with fewer rights than a role may watch, before its informer starts: to a namespace, or to
+    /// nothing (`None`).
+    pub fn restrict<T: Kind>(&self, namespace: Option<&str>) {
+        let _ = T::informer(self).get_or_init(|| match namespace {
+            None => Informer::empty(),
+            Some(namespace) => Informer::start(
+                &self.client,
+                &Selection {
+                    namespace: Some(namespace.to_owned()),
+                    ..Selection::default()
+                },
+            ),
+        });
     }
 
     fn started<'a, T: Object>(&self, informer: &'a OnceLock<Informer<T>>) -> &'a Informer<T> {

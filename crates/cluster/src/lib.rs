@@ -33,7 +33,7 @@ pub use error::Error;
 pub use events::{EventRecorder, ObjectEvent};
 pub use generation::Generation;
 pub use informer::{Informer, Subscription};
-pub use informers::Informers;
+pub use informers::{Informers, Kind};
 pub use metrics_authorizer::{Access, MetricsAuthorizer};
 pub use node::{Condition, ConditionStatus, LabelsApplied, NodeEvent, Severity};
 pub use owner::{ANCHOR, CLUSTER_ROLE, InstallationOwner};

@@ -23,7 +23,7 @@ mod snapshot_settings;
 mod writers;
 
 pub use args::Args;
-pub use cycle::{Scheduler, run};
+pub use cycle::{Scheduler, Sources, run};
 pub use error::Error;
 pub use kai_mirror::{Partition, WorkerLabels};
 pub use settings::{BindRequests, Settings};

@@ -85,14 +85,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             let all = known(view, view.queues.as_deref(), "queues")?;
             let queue = all.iter().find(|queue| queue.name == name);
             let queue = queue.ok_or_else(|| anyhow::anyhow!("there is no queue {name}; `kai queues` lists them"))?;
-            let gangs: Option<Vec<&Gang>> = view.gangs.as_ref().map(|gangs| {
-                let mut gangs: Vec<&Gang> = gangs
-                    .iter()
-                    .filter(|gang| gang.queue == queue.name && gang.pods > 0)
-                    .collect();
-                gangs.sort_by_key(|gang| (gang.position.is_none(), gang.position));
-                gangs
-            });
+            let gangs = gangs_of(view, queue);
             let value = json!({ "queue": queue, "gangs": gangs });
             arguments.format.print(view, &value, |screen| {
                 queue_lines(view, queue, gangs.as_deref(), screen)
@@ -103,18 +96,51 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             let node = nodes.iter().find(|node| node.name == name);
             let node = node
                 .ok_or_else(|| anyhow::anyhow!("there is no node {name} in this node pool; `kai gpus` lists them"))?;
-            let pods: Vec<&Pod> = view
-                .pods
-                .iter()
-                .flatten()
-                .filter(|pod| pod.node.as_ref() == Some(&node.name))
-                .collect();
+            let pods = pods_on(view, node);
             let value = json!({ "node": node, "pods": pods });
             arguments.format.print(view, &value, |screen| {
                 node_lines(view, node, &pods, arguments.format.is_wide(), screen)
             })
         }
     }
+}
+
+/// Everything about a pod; `None` if the view does not have it.
+pub(crate) fn pod(
+    view: &ClusterView,
+    namespace: &str,
+    name: &str,
+    remedies: Option<&ExplanationView>,
+    screen: Screen,
+) -> Option<Vec<String>> {
+    let mut pods = view.pods.iter().flatten();
+    let pod = pods.find(|pod| pod.namespace == namespace && pod.name == name)?;
+    Some(pod_lines(view, pod, remedies, screen))
+}
+
+/// Everything about a gang.
+pub(crate) fn gang(
+    view: &ClusterView,
+    namespace: &str,
+    pod_group: &str,
+    remedies: Option<&ExplanationView>,
+    screen: Screen,
+) -> Option<Vec<String>> {
+    let mut gangs = view.gangs.iter().flatten();
+    let gang = gangs.find(|gang| gang.namespace == namespace && gang.pod_group == pod_group)?;
+    Some(gang_lines(view, gang, &pods_of(view, gang), remedies, screen))
+}
+
+/// Everything about a queue.
+pub(crate) fn queue(view: &ClusterView, name: &str, screen: Screen) -> Option<Vec<String>> {
+    let queue = view.queues.iter().flatten().find(|queue| queue.name == name)?;
+    Some(queue_lines(view, queue, gangs_of(view, queue).as_deref(), screen))
+}
+
+/// Everything about a node.
+pub(crate) fn node(view: &ClusterView, name: &str, screen: Screen) -> Option<Vec<String>> {
+    let node = view.nodes.iter().flatten().find(|node| node.name == name)?;
+    Some(node_lines(view, node, &pods_on(view, node), false, screen))
 }
 
 /// The list, or an error that says why it is unknown.
@@ -159,6 +185,19 @@ fn pods_of<'a>(view: &'a ClusterView, gang: &Gang) -> Vec<&'a Pod> {
     let pods = view.pods.iter().flatten();
     let of_gang = pods.filter(|pod| pod.namespace == gang.namespace && pod.pod_group.as_ref() == Some(&gang.pod_group));
     of_gang.collect()
+}
+
+fn pods_on<'a>(view: &'a ClusterView, node: &Node) -> Vec<&'a Pod> {
+    let pods = view.pods.iter().flatten();
+    pods.filter(|pod| pod.node.as_ref() == Some(&node.name)).collect()
+}
+
+/// The gangs of a queue with pods, those that wait first; `None` if they are unknown.
+fn gangs_of<'a>(view: &'a ClusterView, queue: &Queue) -> Option<Vec<&'a Gang>> {
+    let gangs = view.gangs.as_ref()?.iter();
+    let mut gangs: Vec<&Gang> = gangs.filter(|gang| gang.queue == queue.name && gang.pods > 0).collect();
+    gangs.sort_by_key(|gang| (gang.position.is_none(), gang.position));
+    Some(gangs)
 }
 
 /// A table of names and values.

@@ -29,11 +29,7 @@ pub(super) async fn load(connection: &Connection, namespace: Option<&str>) -> an
     let settings = connection.settings()?;
     let client = connect(connection).await?;
     let own = namespace.unwrap_or(client.default_namespace()).to_owned();
-    let mut lists = Lists {
-        client: &client,
-        namespace: &own,
-        missing: Vec::new(),
-    };
+    let mut lists = Lists::new(&client, &own);
     let objects = match lists.all().await {
         Ok(objects) => objects,
         Err(error) => return Err(no_cluster(connection, Some(&client), &error)),
@@ -76,7 +72,7 @@ pub(super) async fn connect(connection: &Connection) -> anyhow::Result<Client> {
 }
 
 /// What to do where there is no cluster, or none that answers.
-fn no_cluster(connection: &Connection, client: Option<&Client>, error: &Error) -> anyhow::Error {
+pub(super) fn no_cluster(connection: &Connection, client: Option<&Client>, error: &Error) -> anyhow::Error {
     let tried = connection.tried();
     let cause = match error {
         Error::Connect { message } => format!("no cluster: {message}"),
@@ -97,10 +93,12 @@ fn no_cluster(connection: &Connection, client: Option<&Client>, error: &Error) -
     )
 }
 
-struct Lists<'a> {
+/// The lists of a caller.
+pub(super) struct Lists<'a> {
     client: &'a Client,
     namespace: &'a str,
-    missing: Vec<MissingList>,
+    /// What was refused so far.
+    pub(super) missing: Vec<MissingList>,
 }
 
 #[derive(Default)]
@@ -119,8 +117,32 @@ struct Objects {
 }
 
 impl Lists<'_> {
+    /// `namespace` is read where the lists of all namespaces are refused.
+    pub(super) fn new<'a>(client: &'a Client, namespace: &'a str) -> Lists<'a> {
+        Lists {
+            client,
+            namespace,
+            missing: Vec::new(),
+        }
+    }
+
+    /// Finds out which lists are refused, for watches.
+    pub(super) async fn try_all(&mut self) -> Result<(), Error> {
+        self.objects().await?;
+        let config_maps = self.client.list::<ConfigMap>(&Selection::default()).await;
+        self.note(List::ConfigMaps, config_maps)?;
+        Ok(())
+    }
+
     /// Lists every kind. Fails if the cluster does not answer; a list that is refused is missing.
     async fn all(&mut self) -> Result<Objects, Error> {
+        let mut objects = self.objects().await?;
+        objects.config_maps = self.config_maps(&objects.pods).await?;
+        Ok(objects)
+    }
+
+    /// Every kind but ConfigMaps.
+    async fn objects(&mut self) -> Result<Objects, Error> {
         let all = Selection::default();
         let client = self.client;
         let (nodes, queues, topologies, classes, pod_groups, bind_requests, pods, volumes, claims) = tokio::join!(
@@ -134,7 +156,7 @@ impl Lists<'_> {
             client.list(&all),
             client.list(&all),
         );
-        let mut objects = Objects {
+        let objects = Objects {
             nodes: self.note(List::Nodes, nodes)?,
             queues: self.note(List::Queues, queues)?,
             topologies: self.note(List::Topologies, topologies)?,
@@ -148,7 +170,6 @@ impl Lists<'_> {
         };
         self.missing.sort_by_key(|missing| missing.list);
         self.missing.dedup_by_key(|missing| missing.list);
-        objects.config_maps = self.config_maps(&objects.pods).await?;
         Ok(objects)
     }
 
@@ -253,30 +274,12 @@ fn view(
     knowledge: Knowledge,
     now: Millis,
 ) -> (ClusterView, Cycle) {
-    let lacks = |list: List| knowledge.missing.iter().any(|missing| missing.list == list);
-    let known = |lacking: bool| match lacking {
-        true => ObjectList::Unknown,
-        false => ObjectList::Complete,
-    };
-    let mut mirror_settings = settings.mirror();
-    mirror_settings.reservation_pod_list = known(lacks(List::Pods));
-    mirror_settings.volume_list = known(lacks(List::Volumes));
-    let mut mirror = ClusterMirror::new(&mirror_settings);
+    let mut mirror = mirror_of(&settings, &knowledge);
     let mut engine = Cluster::new();
     mirror.tick(now);
-    apply(&mut mirror, &mut engine, objects, !lacks(List::ConfigMaps));
+    apply(&mut mirror, &mut engine, objects, !lacks(&knowledge, List::ConfigMaps));
     mirror.mark_synced();
-    loop {
-        let outbox = mirror.take_outbox();
-        outbox.events.into_iter().for_each(|event| engine.apply(event));
-        // The scheduler deletes these; here they only no longer count.
-        if outbox.stale_bind_requests.is_empty() {
-            break;
-        }
-        for request in outbox.stale_bind_requests {
-            mirror.remove_bind_request(&request.key);
-        }
-    }
+    settle(&mut mirror, &mut engine);
     engine.cycle(now, &settings.config);
     let config = settings.config;
     let view = ClusterView::new(Sources {
@@ -287,6 +290,37 @@ fn view(
         knowledge,
     });
     (view, Cycle { mirror, engine, config })
+}
+
+fn lacks(knowledge: &Knowledge, list: List) -> bool {
+    knowledge.missing.iter().any(|missing| missing.list == list)
+}
+
+/// An empty mirror for a caller with these lists.
+pub(super) fn mirror_of(settings: &kai_scheduler::Settings, knowledge: &Knowledge) -> ClusterMirror {
+    let known = |list: List| match lacks(knowledge, list) {
+        true => ObjectList::Unknown,
+        false => ObjectList::Complete,
+    };
+    let mut mirror_settings = settings.mirror();
+    mirror_settings.reservation_pod_list = known(List::Pods);
+    mirror_settings.volume_list = known(List::Volumes);
+    ClusterMirror::new(&mirror_settings)
+}
+
+/// Passes the events of the mirror on to the engine.
+pub(super) fn settle(mirror: &mut ClusterMirror, engine: &mut Cluster) {
+    loop {
+        let outbox = mirror.take_outbox();
+        outbox.events.into_iter().for_each(|event| engine.apply(event));
+        // The scheduler deletes these; here they only no longer count.
+        if outbox.stale_bind_requests.is_empty() {
+            return;
+        }
+        for request in outbox.stale_bind_requests {
+            mirror.remove_bind_request(&request.key);
+        }
+    }
 }
 
 /// Applies all objects, referenced objects before those that refer to them, as the scheduler does with the first lists of its watches.
@@ -364,11 +398,7 @@ mod tests {
     #[tokio::test]
     async fn lists_that_are_refused_are_named_and_the_rest_is_shown() {
         let client = Client::in_process(axum::Router::new().fallback(answer));
-        let mut lists = Lists {
-            client: &client,
-            namespace: "team",
-            missing: Vec::new(),
-        };
+        let mut lists = Lists::new(&client, "team");
         let objects = lists.all().await.unwrap();
         let words: Vec<String> = lists.missing.iter().map(super::super::words::missing).collect();
         assert_eq!(

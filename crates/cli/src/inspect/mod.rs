@@ -3,11 +3,12 @@
 
 pub(crate) mod explain;
 pub(crate) mod gpus;
+pub(crate) mod live;
 mod load;
 pub(crate) mod pending;
 pub(crate) mod queues;
 pub(crate) mod snapshot;
-mod words;
+pub(crate) mod words;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -82,7 +82,7 @@ fn lines(view: &ClusterView, gangs: &[&Gang], wide: bool, screen: Screen) -> Vec
 }
 
 /// `2 of 4, min 3`: pods with a place, all pods, and the minimum of the gang.
-pub(super) fn progress(gang: &Gang) -> String {
+pub(crate) fn progress(gang: &Gang) -> String {
     let placed = gang.running + gang.starting;
     match gang.min {
         0 | 1 => format!("{placed} of {}", gang.pods),

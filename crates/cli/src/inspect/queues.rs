@@ -94,7 +94,7 @@ fn row(queue: &Queue, wide: bool) -> Vec<Cell> {
 }
 
 /// The resources of which the queue holds more than its quota.
-pub(super) fn over_quota(queue: &Queue) -> Cell {
+pub(crate) fn over_quota(queue: &Queue) -> Cell {
     let above = [
         (
             "GPUs",

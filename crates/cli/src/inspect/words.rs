@@ -6,12 +6,12 @@ use crate::draw::{DIM, GREEN, RED, YELLOW, bar_of, bytes, number};
 use crate::grid::{Cell, Colour};
 
 /// Shown in place of a value that is not known.
-pub(super) const UNKNOWN: &str = "?";
+pub(crate) const UNKNOWN: &str = "?";
 /// Letters of a GPU's bar.
 const BAR_WIDTH: usize = 10;
 
 /// A list that is missing, with its consequence.
-pub(super) fn missing(missing: &MissingList) -> String {
+pub(crate) fn missing(missing: &MissingList) -> String {
     let name = match missing.list {
         List::Nodes => "nodes",
         List::Pods => "pods",
@@ -31,7 +31,7 @@ pub(super) fn missing(missing: &MissingList) -> String {
 }
 
 /// `12s`, `5m`, `3h`, `2d` since the time, as kubectl shows ages.
-pub(super) fn age(since: Option<&str>, now: &str) -> String {
+pub(crate) fn age(since: Option<&str>, now: &str) -> String {
     let millis = |text: &str| kai_api::parse_time(text).ok();
     let (Some(since), Some(now)) = (since.and_then(millis), millis(now)) else {
         return UNKNOWN.to_owned();
@@ -46,12 +46,12 @@ pub(super) fn age(since: Option<&str>, now: &str) -> String {
 }
 
 /// A value or the sign of an unknown one.
-pub(super) fn or_unknown<T: ToString>(value: Option<T>) -> String {
+pub(crate) fn or_unknown<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| UNKNOWN.to_owned(), |value| value.to_string())
 }
 
 /// A bound of a queue.
-pub(super) fn or_unlimited<T: ToString>(value: Option<T>) -> String {
+pub(crate) fn or_unlimited<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "unlimited".to_owned(), |value| value.to_string())
 }
 
@@ -61,7 +61,7 @@ pub(super) fn cores(milli: i64) -> String {
 }
 
 /// The amounts of a queue in words of their unit.
-pub(super) fn texts<T: Copy>(amounts: &Amounts<T>, text: impl Fn(T) -> String) -> Amounts<String> {
+pub(crate) fn texts<T: Copy>(amounts: &Amounts<T>, text: impl Fn(T) -> String) -> Amounts<String> {
     Amounts {
         quota: amounts.quota.map(&text),
         limit: amounts.limit.map(&text),
@@ -75,7 +75,7 @@ pub(super) fn texts<T: Copy>(amounts: &Amounts<T>, text: impl Fn(T) -> String) -
 }
 
 /// `2 GPUs`, `50% of a GPU`, `10,000 MiB of 2 GPUs`, `1 x 1g.5gb`.
-pub(super) fn pod_gpus(gpus: &PodGpus) -> String {
+pub(crate) fn pod_gpus(gpus: &PodGpus) -> String {
     let of = |devices: i64| match devices {
         1 => "a GPU".to_owned(),
         devices => format!("{devices} GPUs"),
@@ -175,7 +175,7 @@ pub(super) fn users(pods: &[GpuUser], with_memory: bool) -> String {
 }
 
 /// The name of slices, and their bar.
-pub(super) fn slices(slices: &Slices) -> (String, Cell, String) {
+pub(crate) fn slices(slices: &Slices) -> (String, Cell, String) {
     let name = match slices.kind {
         SlicesKind::Mig => short(&slices.resource).to_owned(),
         SlicesKind::Replica => "replicas".to_owned(),
@@ -242,7 +242,7 @@ pub(super) fn node_usage(node: &Node) -> (String, String) {
 }
 
 /// GPUs with two decimals at most.
-pub(super) fn gpu_amount(amount: GpuAmount) -> String {
+pub(crate) fn gpu_amount(amount: GpuAmount) -> String {
     number(amount.millionths as f64 / 1e6)
 }
 

@@ -62,7 +62,7 @@ impl Driver {
     ) -> Driver {
         let wake = Arc::default();
         Driver {
-            sources: Sources::new(context, &wake),
+            sources: Sources::new(&context.informers, &wake),
             mirror: ClusterMirror::new(&settings.mirror()),
             writer: Writer::new(context, settings, write_limiter),
             context: context.clone(),

@@ -9,6 +9,8 @@ mod evictions;
 mod fair_shares;
 mod sources;
 
+pub use sources::Sources;
+
 use std::convert::Infallible;
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
-//! The scheduler's subscriptions to watches. They informer the mirror.
+//! Subscriptions to the watches of all kinds that a mirror needs.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use kai_cluster::{Context, Subscription};
+use kai_cluster::{Informers, Subscription};
 use tokio::sync::Notify;
 
 use kai_mirror::ClusterMirror;
@@ -13,7 +13,8 @@ use kai_mirror::ClusterMirror;
 const OPTIONAL_SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One subscription per kind.
-pub(super) struct Sources {
+#[derive(Debug)]
+pub struct Sources {
     pods: Subscription<kai_api::Pod>,
     nodes: Subscription<kai_api::Node>,
     queues: Subscription<kai_api::Queue>,
@@ -27,8 +28,8 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    pub(super) fn new(context: &Context, wake: &Arc<Notify>) -> Sources {
-        let informers = &context.informers;
+    /// Subscribes to all informers. Each change wakes the reader.
+    pub fn new(informers: &Informers, wake: &Arc<Notify>) -> Sources {
         Sources {
             pods: informers.pods().subscribe_with_terminal(wake),
             nodes: informers.nodes().subscribe(wake),
@@ -69,7 +70,7 @@ impl Sources {
     }
 
     /// Applies all changes to the mirror, referenced objects before those that refer to them. Passes batches of events on to the engine.
-    pub(super) fn apply_changes(&self, mirror: &mut ClusterMirror, engine: &mut kai_engine::Cluster) {
+    pub fn apply_changes(&self, mirror: &mut ClusterMirror, engine: &mut kai_engine::Cluster) {
         for (key, class) in self.classes.take() {
             match class {
                 Some(class) => mirror.apply_priority_class(&class),

@@ -1,0 +1,359 @@
+//! Draws the state of the screen.
+
+use kai_view::{ClusterView, GpuState};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span, Text};
+use ratatui::widgets::{Clear, Paragraph, Row as DrawnRow, Table, TableState};
+use unicode_width::UnicodeWidthStr as _;
+
+use super::app::{Answer, App, Overlay};
+use super::tables::{Row, Subject, Tab};
+use crate::draw::{DIM, GREEN, RED, YELLOW};
+use crate::grid::{Align, Cell, Colour, Screen};
+use crate::inspect::{explain, words};
+
+/// The widest column but the last.
+const COLUMN_MAX: usize = 32;
+
+const HELP: &str = "
+ 1-5, tab      GPUs, queues, what waits, pods, decisions
+ up, down      select; also j and k
+ pgup, pgdn    half a screen; also ctrl-b and ctrl-f, g and G for the ends
+ enter         everything about the selected object, and what would help it
+ /             show only rows that contain a text; esc shows all again
+ s, S          sort by the next column; reverse the order
+ f             decisions: keep the newest selected
+ esc, q        back
+ q, ctrl-c     quit
+
+ GPUs: \u{2588} used  \u{2591} free  ~ time-sliced  x unhealthy  ? unknown
+ Decisions are the changes of pods since kai top was started.
+";
+
+pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
+    let area = frame.area();
+    app.size = (area.width, area.height);
+    let [head, tabs, body, foot] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(1),
+        Constraint::Min(0),
+        Constraint::Length(1),
+    ])
+    .areas(area);
+    frame.render_widget(header(app), head);
+    frame.render_widget(tab_line(app), tabs);
+    match app.overlay.clone() {
+        Overlay::None => draw_table(frame, app, body),
+        Overlay::Help => draw_text(frame, app, HELP.lines().map(str::to_owned).collect(), body),
+        Overlay::Details(subject) => {
+            let lines = details(app, &subject, usize::from(body.width));
+            draw_text(frame, app, lines, body);
+        }
+    }
+    frame.render_widget(footer(app), foot);
+}
+
+/// `kai top  16 GPUs, 4 idle  3 waiting  12:34:56  https://...`
+fn header(app: &App) -> Line<'static> {
+    let mut spans = vec![
+        Span::styled(
+            " kai top ",
+            Style::new().add_modifier(Modifier::BOLD | Modifier::REVERSED),
+        ),
+        Span::raw("  "),
+    ];
+    match app.view.as_deref() {
+        None => spans.push(Span::raw("reading the cluster ...")),
+        Some(view) => {
+            spans.push(Span::raw(gpu_summary(view)));
+            spans.push(Span::raw(match &view.gangs {
+                Some(_) => format!("  {} waiting", view.waiting_gangs().len()),
+                None => "  waiting: ?".to_owned(),
+            }));
+            spans.push(Span::raw(format!("  {}", view.time.get(11..19).unwrap_or_default())));
+            if !view.missing.is_empty() {
+                spans.push(styled("  partly unknown", Some(YELLOW), app.colours));
+            }
+        }
+    }
+    // Last: a narrow screen cuts it off.
+    spans.push(Span::raw(format!("  {}", app.address)));
+    Line::from(spans)
+}
+
+fn gpu_summary(view: &ClusterView) -> String {
+    let Some(nodes) = &view.nodes else {
+        return "GPUs: ?".to_owned();
+    };
+    let gpus = || nodes.iter().flat_map(|node| &node.gpus);
+    let count = |state: GpuState| gpus().filter(|gpu| gpu.state == state).count();
+    let mut text = format!("{} GPUs, {} idle", gpus().count(), count(GpuState::Idle));
+    for (state, word) in [(GpuState::Unhealthy, "unhealthy"), (GpuState::Unknown, "unknown")] {
+        match count(state) {
+            0 => {}
+            count => text.push_str(&format!(", {count} {word}")),
+        }
+    }
+    text
+}
+
+fn tab_line(app: &App) -> Line<'static> {
+    let mut spans = Vec::new();
+    for (at, tab) in Tab::ALL.into_iter().enumerate() {
+        let style = match tab == app.tab {
+            true => Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED),
+            false => Style::new(),
+        };
+        spans.push(Span::raw(" "));
+        spans.push(Span::styled(format!("{} {}", at + 1, tab.title()), style));
+        spans.push(Span::raw(" "));
+    }
+    Line::from(spans)
+}
+
+fn footer(app: &App) -> Line<'static> {
+    let text = match (&app.overlay, app.is_filtering, app.filter.as_str()) {
+        (Overlay::None, true, filter) => format!(" /{filter}_  enter keeps it, esc shows all"),
+        (Overlay::None, false, "") => " enter explain  / filter  s sort  ? help  q quit".to_owned(),
+        (Overlay::None, false, filter) => format!(" only rows with \"{filter}\"; esc shows all"),
+        (Overlay::Help | Overlay::Details(_), ..) => " esc back  up, down scroll  ctrl-c quit".to_owned(),
+    };
+    Line::from(Span::styled(text, Style::new().add_modifier(Modifier::DIM)))
+}
+
+fn draw_table(frame: &mut Frame<'_>, app: &App, area: Rect) {
+    let Some(view) = app.view.as_deref() else { return };
+    let Some(rows) = app.rows() else {
+        let reasons = view.missing.iter().map(words::missing);
+        let lines: Vec<Line<'_>> = std::iter::once("unknown:".to_owned())
+            .chain(reasons)
+            .map(|text| Line::from(format!(" {text}")))
+            .collect();
+        frame.render_widget(Paragraph::new(lines).wrap(ratatui::widgets::Wrap { trim: false }), area);
+        return;
+    };
+    if rows.is_empty() {
+        let text = match app.filter.is_empty() {
+            true => app.tab.nothing(),
+            false => "no row contains the text",
+        };
+        frame.render_widget(Paragraph::new(format!(" {text}")), area);
+        return;
+    }
+    let columns = app.tab.columns();
+    let widths = widths(columns, &rows, usize::from(area.width));
+    let headings = columns
+        .iter()
+        .zip(&widths)
+        .enumerate()
+        .map(|(at, ((name, align), width))| {
+            let mark = match app.sort() {
+                Some((column, descends)) if column == at => {
+                    if descends {
+                        "v"
+                    } else {
+                        "^"
+                    }
+                }
+                _ => "",
+            };
+            aligned(&Cell::from(format!("{name}{mark}")), *align, *width, false)
+        });
+    let heading = DrawnRow::new(headings).style(Style::new().add_modifier(Modifier::BOLD));
+    // Only the rows on the screen are drawn: the cost does not grow with the cluster.
+    let height = usize::from(area.height.saturating_sub(1)).max(1);
+    let selected = app.selected_at(&rows);
+    let first = selected
+        .saturating_sub(height / 2)
+        .min(rows.len().saturating_sub(height));
+    let shown = rows.iter().skip(first).take(height).map(|row| {
+        let cells = row.cells.iter().zip(columns).zip(&widths);
+        DrawnRow::new(cells.map(|((cell, (_, align)), width)| aligned(cell, *align, *width, app.colours)))
+    });
+    let constraints = widths
+        .iter()
+        .map(|width| Constraint::Length(u16::try_from(*width).unwrap_or(u16::MAX)));
+    let table = Table::new(shown, constraints)
+        .header(heading)
+        .column_spacing(2)
+        .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
+    let mut state = TableState::default().with_selected(Some(selected - first));
+    frame.render_stateful_widget(table, area, &mut state);
+}
+
+/// The width of each column: of its widest cell, up to a limit. The last one has the rest.
+fn widths(columns: &[(&str, Align)], rows: &[Row], width: usize) -> Vec<usize> {
+    let last = columns.len() - 1;
+    let mut widths: Vec<usize> = columns
+        .iter()
+        .enumerate()
+        .map(|(at, (name, _))| {
+            // A heading may have the mark of the sort order.
+            let heading = name.width() + 1;
+            let widest = rows.iter().map(|row| row.cells[at].width()).max().unwrap_or(0);
+            widest.min(COLUMN_MAX).max(heading)
+        })
+        .collect();
+    let others: usize = widths[..last].iter().map(|width| width + 2).sum();
+    widths[last] = width.saturating_sub(others).max(1);
+    widths
+}
+
+fn aligned(cell: &Cell, align: Align, width: usize, colours: bool) -> Text<'static> {
+    let mut spans = Vec::new();
+    if align == Align::Right {
+        spans.push(Span::raw(" ".repeat(width.saturating_sub(cell.width()))));
+    }
+    for (text, colour) in cell.pieces() {
+        spans.push(styled(&text, colour, colours));
+    }
+    Text::from(Line::from(spans))
+}
+
+fn styled(text: &str, colour: Option<Colour>, colours: bool) -> Span<'static> {
+    let style = match colour.filter(|_| colours) {
+        Some(GREEN) => Style::new().fg(Color::Green),
+        Some(YELLOW) => Style::new().fg(Color::Yellow),
+        Some(RED) => Style::new().fg(Color::Red),
+        Some(DIM) => Style::new().add_modifier(Modifier::DIM),
+        Some(_) | None => Style::new(),
+    };
+    Span::styled(text.to_owned(), style)
+}
+
+fn draw_text(frame: &mut Frame<'_>, app: &mut App, lines: Vec<String>, area: Rect) {
+    let longest = u16::try_from(lines.len())
+        .unwrap_or(u16::MAX)
+        .saturating_sub(area.height);
+    app.scroll = app.scroll.min(longest);
+    let text: Vec<Line<'_>> = lines.into_iter().map(Line::from).collect();
+    frame.render_widget(Clear, area);
+    frame.render_widget(Paragraph::new(text).scroll((app.scroll, 0)), area);
+}
+
+/// Everything about an object, as `kai explain` shows it.
+fn details(app: &App, subject: &Subject, width: usize) -> Vec<String> {
+    let Some(view) = app.view.as_deref() else {
+        return Vec::new();
+    };
+    let screen = Screen {
+        width_max: Some(width),
+        colours: false,
+    };
+    let remedies = match app.answer() {
+        Some(Answer::Known(found)) => found.as_deref(),
+        Some(Answer::Awaited) | None => None,
+    };
+    let lines = match subject {
+        Subject::Node(name) => explain::node(view, name, screen),
+        Subject::Queue(name) => explain::queue(view, name, screen),
+        Subject::Gang(namespace, group) => explain::gang(view, namespace, group, remedies, screen),
+        Subject::Pod(namespace, name) | Subject::Change(_, namespace, name) => {
+            explain::pod(view, namespace, name, remedies, screen)
+        }
+    };
+    let mut lines = lines.unwrap_or_else(|| vec![" it is gone".to_owned()]);
+    if matches!(app.answer(), Some(Answer::Awaited)) {
+        lines.extend([String::new(), " what would help is being tried ...".to_owned()]);
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+    use super::*;
+    use crate::top::feed::News;
+
+    /// The screen of this size after these keys.
+    fn screen(width: u16, height: u16, app: &mut App, keys: &str) -> String {
+        for character in keys.chars() {
+            let code = match character {
+                '\n' => KeyCode::Enter,
+                other => KeyCode::Char(other),
+            };
+            app.on_key(KeyEvent::new(code, KeyModifiers::NONE));
+        }
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, app)).unwrap();
+        // Drawn twice: the first drawing learns the size of the screen.
+        terminal.draw(|frame| draw(frame, app)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let lines = buffer.content.chunks(usize::from(width)).map(|line| {
+            let text: String = line.iter().map(ratatui::buffer::Cell::symbol).collect();
+            text.trim_end().to_owned()
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    fn app() -> App {
+        let view: ClusterView = serde_json::from_str(include_str!("../../tests/data/top.json")).unwrap();
+        let mut app = App::new("https://10.0.0.1:6443", true);
+        app.on_news(News::View(Arc::new(view)));
+        app
+    }
+
+    #[test]
+    fn every_table_fits_eighty_columns() {
+        for (name, keys) in [
+            ("gpus", "1"),
+            ("queues", "2"),
+            ("waiting", "3"),
+            ("pods", "4"),
+            ("node", "1\n"),
+            ("gang", "3\n"),
+            ("help", "?"),
+        ] {
+            insta::assert_snapshot!(name, screen(80, 24, &mut app(), keys));
+        }
+    }
+
+    #[test]
+    fn the_documentation_shows_the_first_screen() {
+        let docs = include_str!("../../../../docs/cli.md");
+        let screen = screen(80, 24, &mut app(), "1");
+        for line in screen.lines() {
+            assert!(docs.contains(line), "docs/cli.md does not show:\n{line}");
+        }
+    }
+
+    #[test]
+    fn a_wide_screen_has_wider_bars() {
+        insta::assert_snapshot!("gpus_wide", screen(140, 12, &mut app(), "1"));
+    }
+
+    #[test]
+    fn a_screen_of_any_size_is_drawn() {
+        for (width, height) in [(1, 1), (10, 3), (20, 5), (300, 100)] {
+            for keys in ["1", "2", "3", "4", "5", "1\n", "2\n", "?"] {
+                screen(width, height, &mut app(), keys);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        let mut view: ClusterView = serde_json::from_str(include_str!("../../tests/data/top.json")).unwrap();
+        view.nodes = None;
+        view.missing.push(kai_view::MissingList {
+            list: kai_view::List::Nodes,
+            only_namespace: None,
+            message: "nodes is forbidden".to_owned(),
+        });
+        let mut app = App::new("cluster", true);
+        app.on_news(News::View(Arc::new(view)));
+        let text = screen(80, 24, &mut app, "1");
+        assert!(
+            text.contains("partly unknown") && text.contains("nodes can't be listed"),
+            "{text}"
+        );
+        assert!(text.contains("GPUs: ?"), "{text}");
+    }
+}

@@ -1,0 +1,98 @@
+//! `kai top`: the cluster on a full screen, live.
+//!
+//! One task follows the cluster and computes views ([`feed`]), one thread reads keys, and the main task draws: a key or a view changes the
+//! state ([`app`]), whose tables ([`tables`]) are drawn ([`draw`]). The state and the drawing know neither terminal nor cluster.
+
+mod app;
+mod changes;
+mod draw;
+mod feed;
+mod tables;
+
+use std::process::ExitCode;
+
+use clap::Args;
+use ratatui::crossterm::event::{self, Event};
+use tokio::sync::mpsc;
+
+use crate::inspect::Connection;
+use crate::inspect::live::LiveCluster;
+use app::{App, Wish};
+use feed::{News, Question};
+
+/// The flags of `kai top`.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Where you may not list pods of all namespaces, those of this one are shown [default: that of the kubeconfig's context].
+    #[arg(short, long, value_name = "NAMESPACE")]
+    namespace: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    use std::io::IsTerminal as _;
+    if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+        anyhow::bail!("kai top needs a terminal; `kai gpus`, `kai queues` and `kai pending` write to files");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    let (inputs, mut read) = mpsc::channel(64);
+    let result = runtime.block_on(async {
+        // Before the screen is taken: errors of the connection are plain lines.
+        let live = LiveCluster::connect(&arguments.connection, arguments.namespace.as_deref()).await?;
+        let mut app = App::new(live.address(), std::env::var_os("NO_COLOR").is_none());
+        let (questions, asked) = mpsc::channel(1);
+        let (news, mut latest) = mpsc::channel(1);
+        let feed = tokio::spawn(feed::follow(live, asked, news));
+        let mut terminal = ratatui::try_init()?;
+        std::thread::spawn(move || read_keys(&inputs));
+        let result = show(&mut terminal, &mut app, &mut read, &mut latest, &questions).await;
+        ratatui::restore();
+        feed.abort();
+        result
+    });
+    // The thread that reads keys ends with the process.
+    runtime.shutdown_background();
+    result.map(|()| ExitCode::SUCCESS)
+}
+
+/// Sends every event of the terminal, until nobody listens.
+fn read_keys(events: &mpsc::Sender<Event>) {
+    while let Ok(read) = event::read() {
+        if events.blocking_send(read).is_err() {
+            return;
+        }
+    }
+}
+
+async fn show(
+    terminal: &mut ratatui::DefaultTerminal,
+    app: &mut App,
+    keys: &mut mpsc::Receiver<Event>,
+    latest: &mut mpsc::Receiver<News>,
+    questions: &mpsc::Sender<Question>,
+) -> anyhow::Result<()> {
+    loop {
+        terminal.draw(|frame| draw::draw(frame, app))?;
+        let wish = tokio::select! {
+            event = keys.recv() => match event {
+                Some(Event::Key(key)) => app.on_key(key),
+                Some(_) => None,
+                None => return Ok(()),
+            },
+            news = latest.recv() => match news {
+                Some(news) => app.on_news(news),
+                None => anyhow::bail!("the watches of the cluster have ended"),
+            },
+        };
+        match wish {
+            Some(Wish::Quit) => return Ok(()),
+            // A question that is asked while another one is answered is dropped; the next view asks again.
+            Some(Wish::Explain(pod)) => drop(questions.try_send(Question { pod: *pod })),
+            None => {}
+        }
+    }
+}

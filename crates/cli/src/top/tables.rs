@@ -1,0 +1,367 @@
+//! The tables of the screen: rows of cells with what they sort by.
+
+use std::cmp::Ordering;
+
+use kai_view::{ClusterView, Gang, GpuState, Node, Pod, Queue};
+
+use super::changes::Changes;
+use crate::draw::{DIM, GREEN, RED, YELLOW, bar_of};
+use crate::grid::{Align, Cell};
+use crate::inspect::{pending, queues, words};
+
+/// The widest bar of a GPU in the table of nodes.
+const BAR_MAX: usize = 10;
+
+/// A table of the screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tab {
+    Nodes,
+    Queues,
+    Waiting,
+    Pods,
+    Changes,
+}
+
+impl Tab {
+    pub(super) const ALL: [Tab; 5] = [Tab::Nodes, Tab::Queues, Tab::Waiting, Tab::Pods, Tab::Changes];
+
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Tab::Nodes => "GPUs",
+            Tab::Queues => "Queues",
+            Tab::Waiting => "Waiting",
+            Tab::Pods => "Pods",
+            Tab::Changes => "Decisions",
+        }
+    }
+
+    pub(super) fn columns(self) -> &'static [(&'static str, Align)] {
+        use Align::{Left, Right};
+        match self {
+            Tab::Nodes => &[("NODE", Left), ("MODEL", Left), ("FREE", Right), ("GPUS", Left)],
+            Tab::Queues => &[
+                ("QUEUE", Left),
+                ("QUOTA", Right),
+                ("SHARE", Right),
+                ("USED", Right),
+                ("ASKED", Right),
+                ("WAITING", Right),
+                ("OVER QUOTA", Left),
+            ],
+            Tab::Waiting => &[
+                ("QUEUE", Left),
+                ("#", Right),
+                ("WORKLOAD", Left),
+                ("PODS", Left),
+                ("SINCE", Right),
+                ("REASON", Left),
+            ],
+            Tab::Pods => &[
+                ("POD", Left),
+                ("STATUS", Left),
+                ("GPUS", Left),
+                ("NODE", Left),
+                ("SINCE", Right),
+                ("REASON", Left),
+            ],
+            Tab::Changes => &[
+                ("TIME", Left),
+                ("WHAT", Left),
+                ("POD", Left),
+                ("NODE", Left),
+                ("REASON", Left),
+            ],
+        }
+    }
+
+    /// Said in place of an empty table.
+    pub(super) fn nothing(self) -> &'static str {
+        match self {
+            Tab::Nodes => "no node has GPUs",
+            Tab::Queues => "there are no queues",
+            Tab::Waiting => "nothing waits",
+            Tab::Pods => "this scheduler has no pods",
+            Tab::Changes => "nothing has changed since kai top was started",
+        }
+    }
+}
+
+/// What a row is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Subject {
+    Node(String),
+    Queue(String),
+    /// Namespace and pod group.
+    Gang(String, String),
+    /// Namespace and name.
+    Pod(String, String),
+    /// A pod in a change: the number of the change, namespace and name.
+    Change(u64, String, String),
+}
+
+/// A row of a table.
+pub(super) struct Row {
+    pub(super) subject: Subject,
+    pub(super) cells: Vec<Cell>,
+    /// A number by column, where the text does not sort as people expect.
+    numbers: Vec<Option<i64>>,
+}
+
+impl Row {
+    fn new(subject: Subject, cells: Vec<Cell>) -> Row {
+        Row {
+            subject,
+            numbers: vec![None; cells.len()],
+            cells,
+        }
+    }
+
+    fn number(mut self, column: usize, number: Option<i64>) -> Row {
+        self.numbers[column] = Some(number.unwrap_or(i64::MIN));
+        self
+    }
+
+    /// Whether one of the cells contains the text, without regard to case. `filter` is in lower case.
+    pub(super) fn contains(&self, filter: &str) -> bool {
+        self.cells
+            .iter()
+            .any(|cell| cell.text().to_lowercase().contains(filter))
+    }
+
+    /// The order by a column.
+    pub(super) fn compare(&self, other: &Row, column: usize) -> Ordering {
+        match (self.numbers[column], other.numbers[column]) {
+            (Some(a), Some(b)) => a.cmp(&b),
+            _ => self.cells[column].text().cmp(&other.cells[column].text()),
+        }
+    }
+}
+
+/// The rows of a table; `None` if the list is missing. `width` is that of the screen.
+pub(super) fn rows(tab: Tab, view: &ClusterView, changes: &Changes, width: usize) -> Option<Vec<Row>> {
+    match tab {
+        Tab::Nodes => {
+            let nodes: Vec<&Node> = view
+                .nodes
+                .as_ref()?
+                .iter()
+                .filter(|node| !node.gpus.is_empty() || !node.slices.is_empty())
+                .collect();
+            let bar = bar_width(&nodes, width);
+            Some(nodes.into_iter().map(|node| node_row(node, bar)).collect())
+        }
+        Tab::Queues => Some(view.queues.as_ref()?.iter().map(queue_row).collect()),
+        Tab::Waiting => {
+            view.gangs.as_ref()?;
+            let waiting = view.waiting_gangs();
+            Some(waiting.into_iter().map(|gang| gang_row(view, gang)).collect())
+        }
+        Tab::Pods => Some(view.pods.as_ref()?.iter().map(|pod| pod_row(view, pod)).collect()),
+        Tab::Changes => Some(changes.newest_first.iter().map(change_row).collect()),
+    }
+}
+
+/// Letters of a GPU's bar, so that the node with the most GPUs fits.
+fn bar_width(nodes: &[&Node], width: usize) -> usize {
+    let most = nodes.iter().map(|node| node.gpus.len()).max().unwrap_or(1).max(1);
+    let names = nodes
+        .iter()
+        .map(|node| node.name.chars().count() + model(node).chars().count());
+    let left = width.saturating_sub(names.max().unwrap_or(0) + 14);
+    (left / most).saturating_sub(1).clamp(1, BAR_MAX)
+}
+
+/// The model without the words that all models have.
+fn model(node: &Node) -> &str {
+    let model = node.gpu_model.as_deref().unwrap_or(words::UNKNOWN);
+    model.trim_start_matches("NVIDIA-")
+}
+
+fn node_row(node: &Node, bar: usize) -> Row {
+    let mut gpus = Cell::default();
+    if !node.ready {
+        gpus.push("not ready ", Some(RED));
+    }
+    if node.cordoned {
+        gpus.push("cordoned ", Some(YELLOW));
+    }
+    for gpu in &node.gpus {
+        let full = node.gpu_memory_mib.filter(|mib| *mib > 0);
+        let cell = match (gpu.state, gpu.used_mib, full) {
+            (GpuState::Idle, ..) => bar_of(0, 1, bar, DIM),
+            (GpuState::Whole, ..) => bar_of(1, 1, bar, GREEN),
+            (GpuState::Held, ..) => bar_of(1, 1, bar, YELLOW),
+            (GpuState::Shared, Some(used), Some(full)) => bar_of(used, full, bar, GREEN),
+            (GpuState::Shared | GpuState::Unknown, ..) => Cell::coloured(&"?".repeat(bar), YELLOW),
+            (GpuState::TimeSliced, ..) => Cell::coloured(&"~".repeat(bar), DIM),
+            (GpuState::Unhealthy, ..) => Cell::coloured(&"x".repeat(bar), RED),
+        };
+        gpus.append(cell);
+        gpus.push(" ", None);
+    }
+    for slices in &node.slices {
+        let (name, _, count) = words::slices(slices);
+        gpus.push(&format!("{count} {name} "), None);
+    }
+    let idle = node.gpus.iter().filter(|gpu| gpu.state == GpuState::Idle).count();
+    let known = node.gpus.iter().all(|gpu| gpu.state != GpuState::Unknown);
+    let idle = known.then(|| i64::try_from(idle).unwrap_or(i64::MAX));
+    Row::new(
+        Subject::Node(node.name.clone()),
+        vec![
+            node.name.as_str().into(),
+            model(node).into(),
+            words::or_unknown(idle).into(),
+            gpus,
+        ],
+    )
+    .number(2, idle)
+}
+
+fn queue_row(queue: &Queue) -> Row {
+    let gpus = words::texts(&queue.gpus, words::gpu_amount);
+    let amount = |amount: Option<kai_view::GpuAmount>| amount.map(|amount| amount.millionths);
+    Row::new(
+        Subject::Queue(queue.name.clone()),
+        vec![
+            format!("{}{}", "  ".repeat(queue.depth as usize), queue.name).into(),
+            words::or_unlimited(gpus.quota).into(),
+            words::or_unknown(gpus.fair_share).into(),
+            words::or_unknown(gpus.used).into(),
+            words::or_unknown(gpus.requested).into(),
+            words::or_unknown(queue.gangs_waiting).into(),
+            queues::over_quota(queue),
+        ],
+    )
+    .number(1, Some(amount(queue.gpus.quota).unwrap_or(i64::MAX)))
+    .number(2, amount(queue.gpus.fair_share))
+    .number(3, amount(queue.gpus.used))
+    .number(4, amount(queue.gpus.requested))
+    .number(5, queue.gangs_waiting.map(i64::from))
+}
+
+fn millis(time: Option<&str>) -> Option<i64> {
+    time.and_then(|time| kai_api::parse_time(time).ok()).map(|time| time.0)
+}
+
+fn gang_row(view: &ClusterView, gang: &Gang) -> Row {
+    Row::new(
+        Subject::Gang(gang.namespace.clone(), gang.pod_group.clone()),
+        vec![
+            gang.queue.as_str().into(),
+            gang.position
+                .map(|position| position.to_string())
+                .unwrap_or_default()
+                .into(),
+            format!("{} {}/{}", gang.workload_kind, gang.namespace, gang.workload_name).into(),
+            pending::progress(gang).into(),
+            words::age(gang.waiting_since.as_deref(), &view.time).into(),
+            words::or_unknown(gang.reason.as_deref()).into(),
+        ],
+    )
+    .number(1, Some(gang.position.map_or(i64::MAX, i64::from)))
+    .number(4, millis(gang.waiting_since.as_deref()))
+}
+
+fn pod_row(view: &ClusterView, pod: &Pod) -> Row {
+    let colour = match pod.status.as_str() {
+        "Running" => GREEN,
+        "Failed" | "StuckInReleasing" => RED,
+        "Succeeded" => DIM,
+        _ => YELLOW,
+    };
+    // `50% of a GPU (40,750 MiB)`: the details have the memory.
+    let gpus = words::pod_gpus(&pod.gpus);
+    let gpus = gpus.split_once(" (").map_or(gpus.as_str(), |(short, _)| short);
+    Row::new(
+        Subject::Pod(pod.namespace.clone(), pod.name.clone()),
+        vec![
+            format!("{}/{}", pod.namespace, pod.name).into(),
+            Cell::coloured(&pod.status, colour),
+            gpus.into(),
+            pod.node.as_deref().unwrap_or_default().into(),
+            words::age(pod.since.as_deref(), &view.time).into(),
+            pod.reason.as_deref().unwrap_or_default().into(),
+        ],
+    )
+    .number(4, millis(pod.since.as_deref()))
+}
+
+fn change_row(change: &super::changes::Change) -> Row {
+    use super::changes::What;
+    let colour = match change.what {
+        What::Bound => GREEN,
+        What::Promised | What::Waits => YELLOW,
+        What::Releasing => RED,
+        What::Ended => DIM,
+    };
+    // The time of day: `2026-01-31T12:34:56Z`.
+    let time = change.time.get(11..19).unwrap_or(&change.time);
+    Row::new(
+        Subject::Change(change.number, change.namespace.clone(), change.pod.clone()),
+        vec![
+            time.into(),
+            Cell::coloured(change.what.word(), colour),
+            format!("{}/{}", change.namespace, change.pod).into(),
+            change.node.as_deref().unwrap_or_default().into(),
+            change.reason.as_deref().unwrap_or_default().into(),
+        ],
+    )
+    .number(0, i64::try_from(change.number).ok())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use kai_view::PodGpus;
+
+    use super::*;
+
+    /// A pod with one GPU.
+    pub(in crate::top) fn pod(name: &str, status: &str) -> Pod {
+        let waits = matches!(status, "Pending" | "Pipelined");
+        Pod {
+            namespace: "team".to_owned(),
+            name: name.to_owned(),
+            uid: name.to_owned(),
+            pod_group: None,
+            status: status.to_owned(),
+            node: (status != "Pending").then(|| "h100-0".to_owned()),
+            gpus: PodGpus::Whole { devices: 1 },
+            gpu_groups: Vec::new(),
+            created: "2026-01-31T12:00:00Z".to_owned(),
+            since: Some("2026-01-31T12:00:00Z".to_owned()),
+            reason: waits.then(|| "no nodes with enough resources were found".to_owned()),
+            reason_source: None,
+        }
+    }
+
+    /// A cluster of pods only.
+    pub(in crate::top) fn view_of(pods: Vec<Pod>) -> ClusterView {
+        ClusterView {
+            version: kai_view::VERSION.to_owned(),
+            time: "2026-01-31T12:34:56Z".to_owned(),
+            missing: Vec::new(),
+            nodes: None,
+            queues: None,
+            gangs: None,
+            pods: Some(pods),
+        }
+    }
+
+    #[test]
+    fn rows_sort_by_what_their_text_means() {
+        let mut old = pod("old", "Running");
+        old.since = Some("2026-01-29T12:00:00Z".to_owned());
+        let view = view_of(vec![pod("new", "Running"), old]);
+        let rows = rows(Tab::Pods, &view, &Changes::default(), 80).unwrap();
+        assert_eq!(rows[0].cells[4].text(), "34m");
+        assert_eq!(rows[1].cells[4].text(), "2d");
+        assert_eq!(rows[1].compare(&rows[0], 4), Ordering::Less, "the oldest is first");
+        assert!(rows[0].contains("team/new") && rows[0].contains("run") && !rows[0].contains("old"));
+    }
+
+    #[test]
+    fn a_list_that_is_missing_is_not_an_empty_table() {
+        assert!(rows(Tab::Nodes, &view_of(Vec::new()), &Changes::default(), 80).is_none());
+    }
+}
