@@ -7,11 +7,13 @@
 //! has, and everything that would need the others is unknown.
 
 mod amounts;
+mod decision;
 mod gang;
 mod knowledge;
 mod node;
 mod pod;
 mod queue;
+mod restrict;
 
 use kai_engine::Cluster;
 use kai_engine::model::{Config, Millis};
@@ -20,11 +22,14 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 pub use amounts::GpuAmount;
+pub use decision::{Beneficiary, Decision, DecisionKind};
 pub use gang::Gang;
+pub use kai_mirror::ExplanationView;
 pub use knowledge::{Knowledge, List, MissingList};
-pub use node::{Gpu, GpuState, GpuUser, Node, Slices, SlicesKind, Usage};
+pub use node::{Gpu, GpuState, GpuUser, Node, NodeCondition, Slices, SlicesKind, TopologyDomain, Usage};
 pub use pod::{Pod, PodGpus, ReasonSource};
-pub use queue::{Amounts, Queue};
+pub use queue::{Amounts, Lender, Queue};
+pub use restrict::{Hidden, OTHER_WORK};
 
 /// The version of the JSON form. Fields may be added to it; a change of meaning or a removed field is another version.
 pub const VERSION: &str = "v1";
@@ -47,6 +52,10 @@ pub struct ClusterView {
     pub gangs: Option<Vec<Gang>>,
     /// Pods of this scheduler, by namespace and name.
     pub pods: Option<Vec<Pod>>,
+    /// Decisions of the last hour, newest first. `None` = unknown: only the scheduler itself has them.
+    pub decisions: Option<Vec<Decision>>,
+    /// Set in a view that shows only some namespaces.
+    pub hidden: Option<Hidden>,
 }
 
 /// What a view is computed from.
@@ -96,6 +105,8 @@ impl ClusterView {
             gangs: knowledge.gangs().then_some(gangs),
             pods: knowledge.pods().then_some(pods),
             missing: knowledge.missing,
+            decisions: None,
+            hidden: None,
         }
     }
 

@@ -4,6 +4,8 @@
 //! order: shared GPUs first, then those of whole-GPU pods, then idle and unhealthy ones. A shared GPU has its UUID once its reservation
 //! pod has reported it.
 
+use std::collections::BTreeMap;
+
 use kai_engine::Cluster;
 use kai_engine::model::{MemoryKind, MigStrategy, PodKind};
 use kai_engine::report::{NodeView, PodGpus, PodView, Status};
@@ -48,6 +50,45 @@ pub struct Node {
     pub cpu_milli: Usage,
     /// Memory in bytes.
     pub memory_bytes: Usage,
+    /// Node pool: the value of the scheduler's node pool label; `None` = not labelled.
+    pub pool: Option<String>,
+    /// The domains of the cluster's topologies that the node is in, by topology, outermost level first.
+    #[serde(default)]
+    pub topology: Vec<TopologyDomain>,
+    /// Version of the GPU driver; `None` = not labelled.
+    pub driver: Option<String>,
+    /// Labels of the GPUs, of KAI and of topologies.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Conditions, by kind.
+    #[serde(default)]
+    pub conditions: Vec<NodeCondition>,
+}
+
+/// A domain of a topology: a zone, a block, a rack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TopologyDomain {
+    /// Name of the topology.
+    pub topology: String,
+    /// The node label of the level.
+    pub level: String,
+    /// The label's value: the domain.
+    pub value: String,
+}
+
+/// A condition of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeCondition {
+    /// Type, such as `Ready` or `GPUSetupHealthy`.
+    pub kind: String,
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// Reason in one word.
+    pub reason: Option<String>,
+    /// Message for people. Long ones are cut.
+    pub message: Option<String>,
 }
 
 /// An amount of a node.
@@ -202,6 +243,11 @@ fn node(view: &NodeView<'_>, users: &[&PodView<'_>], mirror: &ClusterMirror, kno
         slices: slices(view, users, known),
         cpu_milli: usage(view.cpu_milli, view.cpu_idle_milli),
         memory_bytes: usage(view.memory_bytes, view.memory_idle_bytes),
+        pool: None,
+        topology: Vec::new(),
+        driver: None,
+        labels: BTreeMap::new(),
+        conditions: Vec::new(),
     }
 }
 

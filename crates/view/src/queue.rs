@@ -31,10 +31,24 @@ pub struct Queue {
     pub cpu_milli: Amounts<i64>,
     /// Memory in bytes.
     pub memory_bytes: Amounts<i64>,
+    /// The siblings whose unused quota the borrowed GPUs come from, by name. Empty if the queue borrows no GPUs, if that is unknown, and
+    /// for GPUs that are in no queue's quota.
+    #[serde(default)]
+    pub lenders: Vec<Lender>,
     /// Gangs of this queue itself that wait. `None` = unknown.
     pub gangs_waiting: Option<u32>,
     /// Gangs of this queue itself with running or starting pods. `None` = unknown.
     pub gangs_running: Option<u32>,
+}
+
+/// A queue that leaves a part of its quota to another one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lender {
+    /// Name of the queue.
+    pub queue: String,
+    /// GPUs of its quota that the borrower holds.
+    pub gpus: GpuAmount,
 }
 
 /// The amounts of one resource. Amounts of pods and shares are `None` if they are not known.
@@ -113,6 +127,7 @@ fn queue(view: &QueueView<'_>, depth: u32, (waiting, running): (u32, u32), knowl
         gpus: amounts(view, Resource::Gpu, known, gpus),
         cpu_milli: amounts(view, Resource::Cpu, known, |amount| amount),
         memory_bytes: amounts(view, Resource::Memory, known, |amount| amount),
+        lenders: Vec::new(),
         gangs_waiting: known.then_some(waiting),
         gangs_running: known.then_some(running),
     }

@@ -345,6 +345,8 @@ pub(super) mod tests {
             queues: None,
             gangs: None,
             pods: Some(pods),
+            decisions: None,
+            hidden: None,
         }
     }
 
