@@ -20,8 +20,10 @@ mod node;
 mod owner;
 mod path;
 mod pods;
+mod reviews;
 mod role;
 mod version;
+mod view_authorizer;
 mod watch;
 mod work_queue;
 
@@ -41,4 +43,5 @@ pub use path::printable;
 pub use pods::{PodChange, PodMeta};
 pub use role::{Context, Health, LeaderGauge, Metrics, ReadinessHold, RoleFuture};
 pub use version::VERSION;
+pub use view_authorizer::{ViewAccess, ViewAuthorizer};
 pub use work_queue::{WorkQueue, WorkResult};

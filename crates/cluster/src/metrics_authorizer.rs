@@ -7,34 +7,16 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::path::requests;
+use crate::reviews::{Operation, bearer};
 use crate::{Client, Error};
-use kai_api::{Resource, Scope};
 
-const TOKEN_REVIEW: Resource = Resource::new(
-    "authentication.k8s.io",
-    "v1",
-    "TokenReview",
-    "tokenreviews",
-    Scope::Cluster,
-);
-const ACCESS_REVIEW: Resource = Resource::new(
-    "authorization.k8s.io",
-    "v1",
-    "SubjectAccessReview",
-    "subjectaccessreviews",
-    Scope::Cluster,
-);
 /// How long a decision is cached, as in Kubernetes' own components.
 const DECISION_AGE_MAX: Duration = Duration::from_secs(10);
 /// Cached decisions. A cluster has a few readers of metrics; a client that tries many tokens only evicts the cache.
 const DECISIONS_MAX: usize = 64;
-/// Tokens have a kilobyte or two; a longer one is not sent to the API server.
-const TOKEN_BYTES_MAX: usize = 16 * 1024;
 
 /// Whether a request may read the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +76,7 @@ impl MetricsAuthorizer {
         if let Some((known, _)) = decisions.get(&key) {
             return *known;
         }
-        let access = client.review(token, path).await.unwrap_or_else(|error| {
+        let access = review(client, token, path).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "a request for metrics can't be authorized");
             Access::Unavailable
         });
@@ -108,45 +90,15 @@ impl MetricsAuthorizer {
     }
 }
 
-impl Client {
-    async fn review(&self, token: &str, path: &str) -> Result<Access, Error> {
-        let review = self.create_review(&TOKEN_REVIEW, json!({ "token": token })).await?;
-        if review["authenticated"] != true {
-            return Ok(Access::Unauthenticated);
-        }
-        let mut spec = json!({ "nonResourceAttributes": { "path": path, "verb": "get" } });
-        for (ours, theirs) in [
-            ("user", "username"),
-            ("uid", "uid"),
-            ("groups", "groups"),
-            ("extra", "extra"),
-        ] {
-            if let Some(value) = review["user"].get(theirs) {
-                spec[ours] = value.clone();
-            }
-        }
-        let review = self.create_review(&ACCESS_REVIEW, spec).await?;
-        Ok(match review["allowed"] == true {
-            true => Access::Allowed,
-            false => Access::Forbidden,
-        })
-    }
-
-    /// Creates a review and returns its status. The API server does not store reviews, so replicas that do not lead create them, too.
-    async fn create_review(&self, resource: &Resource, spec: Value) -> Result<Value, Error> {
-        let body = json!({ "apiVersion": resource.api_version(), "kind": &*resource.kind, "spec": spec });
-        let request =
-            requests(resource, "").and_then(|requests| requests.create(&Default::default(), body.to_string().into()));
-        let answer: Value = self.call(&format!("asking for a {}", resource.kind), request).await?;
-        Ok(answer["status"].clone())
-    }
-}
-
-fn bearer(authorization: Option<&str>) -> Option<&str> {
-    let (scheme, token) = authorization?.split_once(' ')?;
-    let token = token.trim();
-    let plausible = !token.is_empty() && token.len() <= TOKEN_BYTES_MAX;
-    (scheme.eq_ignore_ascii_case("bearer") && plausible).then_some(token)
+/// Asks the API server whether the token's user may read the path.
+async fn review(client: &Client, token: &str, path: &str) -> Result<Access, Error> {
+    let Some(user) = client.authenticate(token).await? else {
+        return Ok(Access::Unauthenticated);
+    };
+    Ok(match client.is_allowed(&user, Operation::GetPath(path)).await? {
+        true => Access::Allowed,
+        false => Access::Forbidden,
+    })
 }
 
 #[cfg(test)]
@@ -155,6 +107,7 @@ mod tests {
 
     use axum::Json;
     use axum::routing::post;
+    use serde_json::{Value, json};
 
     use super::*;
 
