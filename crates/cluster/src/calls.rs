@@ -162,6 +162,15 @@ impl Client {
         }
     }
 
+    /// The answer to a GET of this path at a server that is no API server, such as the debug endpoints of the scheduler
+    /// ([`crate::ClientConfig::Url`]).
+    pub async fn get_text(&self, path: &str, query: &[(&str, &str)]) -> Result<String, Error> {
+        let path = path::with_query(path, query);
+        let request = http::Request::get(&path).body(Vec::new());
+        let request = request.map_err(kube::core::request::Error::BuildRequest);
+        self.call_text(&format!("asking for {path}"), request).await
+    }
+
     async fn read<T: DeserializeOwned>(&self, target: Target<'_>) -> Result<Option<T>, Error> {
         let request = path::object(target).and_then(|(requests, name)| requests.get(&name, &GetParams::default()));
         match self.call(&format!("reading {target}"), request).await {

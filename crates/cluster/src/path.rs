@@ -56,6 +56,23 @@ pub(crate) fn segment(text: &str) -> Result<Cow<'_, str>, Error> {
     if text.bytes().all(is_plain) {
         return Ok(text.into());
     }
+    Ok(escaped(text, is_plain).into())
+}
+
+/// The path with a query. Names and values may have any characters.
+pub(crate) fn with_query(path: &str, query: &[(&str, &str)]) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    let pairs = query
+        .iter()
+        .map(|(name, value)| format!("{}={}", escaped(name, is_plain), escaped(value, is_plain)));
+    let pairs: Vec<String> = pairs.collect();
+    match pairs.is_empty() {
+        true => path.to_owned(),
+        false => format!("{path}?{}", pairs.join("&")),
+    }
+}
+
+fn escaped(text: &str, is_plain: impl Fn(u8) -> bool) -> String {
     let mut escaped = String::with_capacity(text.len() * 3);
     for byte in text.bytes() {
         match is_plain(byte) {
@@ -63,7 +80,7 @@ pub(crate) fn segment(text: &str) -> Result<Cow<'_, str>, Error> {
             false => write!(escaped, "%{byte:02X}").expect("writing to a string can't fail"),
         }
     }
-    Ok(escaped.into())
+    escaped
 }
 
 /// Whether this is a legal name of an API group: a DNS subdomain in lower case.

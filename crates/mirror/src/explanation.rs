@@ -1,12 +1,14 @@
 //! An explanation as JSON: of `/explain?remedies=true` and of `kai simulate --explain`.
 
+use std::borrow::Cow;
+
 use kai_engine::model::GangKey;
 use kai_engine::reasons::ExplanationText;
 use kai_engine::remedies::{Explanation, NearestMiss, Remedy, Step, Wait};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Why a gang waits and what would help. docs/explain.md documents the form.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExplanationView {
     /// The position among waiting gangs.
@@ -32,7 +34,7 @@ pub struct ExplanationView {
 }
 
 /// A position among waiting gangs.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PositionView {
     /// Gangs of the same queue that come before.
@@ -44,13 +46,13 @@ pub struct PositionView {
 }
 
 /// A node that can't take the pod at present.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NearestView {
     /// The node.
     pub node: String,
     /// The check that fails, as text.
-    pub check: &'static str,
+    pub check: Cow<'static, str>,
     /// Whole GPUs that are free or being released.
     pub free_gpus: i64,
     /// MiB free on one GPU.
@@ -63,7 +65,7 @@ pub struct NearestView {
 }
 
 /// A gang that holds GPUs.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HolderView {
     /// The workload.
@@ -73,11 +75,11 @@ pub struct HolderView {
     /// Its queue.
     pub queue: String,
     /// By which rule it could lose its place.
-    pub claim: &'static str,
+    pub claim: Cow<'static, str>,
 }
 
 /// A remedy.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RemedyView {
     /// All steps, as text.
@@ -89,11 +91,11 @@ pub struct RemedyView {
 }
 
 /// A step of a remedy.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StepView {
     /// The kind of step.
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     /// As text.
     pub text: String,
     /// The pod group to end, `namespace/name`.
@@ -104,7 +106,7 @@ pub struct StepView {
     pub queue: Option<String>,
     /// The resource of a bound.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub resource: Option<&'static str>,
+    pub resource: Option<Cow<'static, str>>,
     /// The node to change, or like which to add nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
@@ -155,11 +157,11 @@ fn nearest(miss: &NearestMiss, name: &dyn Fn(&GangKey) -> String) -> NearestView
         workload: name(&holder.gang),
         gpus: holder.gpus.as_f64(),
         queue: holder.queue.clone(),
-        claim: holder.claim.name(),
+        claim: holder.claim.name().into(),
     });
     NearestView {
         node: miss.node.to_string(),
-        check: miss.check.text(),
+        check: miss.check.text().into(),
         free_gpus: miss.free_gpus,
         free_mib: miss.free_mib,
         missing: miss.missing,
@@ -177,7 +179,7 @@ fn remedy_view(remedy: &Remedy, text: String, name: &dyn Fn(&GangKey) -> String)
 
 fn step_view(step: &Step, name: &dyn Fn(&GangKey) -> String) -> StepView {
     let view = StepView {
-        kind: step.kind(),
+        kind: step.kind().into(),
         text: step.with_names(name).to_string(),
         ..StepView::default()
     };
@@ -194,7 +196,7 @@ fn step_view(step: &Step, name: &dyn Fn(&GangKey) -> String) -> StepView {
             ..
         } => StepView {
             queue: Some(queue.clone()),
-            resource: Some(resource.name()),
+            resource: Some(resource.name().into()),
             from: Some(*from),
             to: Some(*to),
             ..view
