@@ -54,7 +54,7 @@ pub use gpu_request::{GpuRequestKinds, RawGpuRequest, gpu_request};
 pub use kai_engine::model::{SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX};
 pub use metadata::{Metadata, OwnerReference};
 pub use namespace::Namespace;
-pub use node::Node;
+pub use node::{Condition as NodeCondition, Node};
 pub use object::{Object, Resource, Scope};
 pub use object_key::ObjectKey;
 pub use object_reference::ObjectReference;

@@ -1,7 +1,9 @@
 //! Nodes.
 
+use std::sync::Arc;
+
 use kai_engine::model::{MemoryKind, MigStrategy, NodeCondition, NodeSpec, Taint, TaintEffect};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::error::FieldError;
 use crate::gpu_memory::normalise_gpu_memory_mib;
@@ -15,6 +17,8 @@ const NO_RESOURCE: &str = "the node has none of it";
 const NO_LABEL: &str = "the label is ignored";
 /// The kubelet's default for `pods`, for nodes that do not report it.
 const POD_SLOTS_DEFAULT: i64 = 110;
+/// Bytes of a condition's message that are kept. The doctor's findings have up to 400 characters; other components write whole logs.
+const CONDITION_BYTES_MAX: usize = 1_024;
 
 /// A Node.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -54,16 +58,53 @@ struct RawTaint {
 struct Status {
     allocatable: Option<RawResources>,
     capacity: Option<RawResources>,
-    #[serde(deserialize_with = "null_as_default")]
-    conditions: Vec<Condition>,
+    #[serde(deserialize_with = "shared_conditions")]
+    conditions: Arc<[Condition]>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+/// A condition of a node. Its times are not kept: kubelets write them every few minutes, and nobody reads them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-struct Condition {
+pub struct Condition {
     #[serde(rename = "type")]
     kind: Option<Text>,
     status: Option<Text>,
+    /// Reason in one word.
+    #[serde(deserialize_with = "short_text")]
+    pub reason: Option<Text>,
+    /// Message for people. A long one is cut and ends in `…`.
+    #[serde(deserialize_with = "short_text")]
+    pub message: Option<Text>,
+}
+
+impl Condition {
+    /// Type, such as `Ready`; empty if missing.
+    pub fn kind(&self) -> &str {
+        self.kind.as_deref().unwrap_or_default()
+    }
+
+    /// `True`, `False` or `Unknown`.
+    pub fn status(&self) -> &str {
+        self.status.as_deref().unwrap_or("Unknown")
+    }
+}
+
+fn shared_conditions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<[Condition]>, D::Error> {
+    null_as_default::<Vec<Condition>, D>(deserializer).map(Arc::from)
+}
+
+/// A text of at most [`CONDITION_BYTES_MAX`]; a longer one ends in `…`. The usual texts of kubelets are short and equal on all nodes, so
+/// that thousands of nodes share them.
+fn short_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Text>, D::Error> {
+    let text = Option::<Text>::deserialize(deserializer)?;
+    Ok(text.filter(|text| !text.is_empty()).map(|text| {
+        if text.len() <= CONDITION_BYTES_MAX {
+            return text;
+        }
+        let starts = text.char_indices().map(|(at, _)| at);
+        let end = starts.take_while(|at| *at <= CONDITION_BYTES_MAX).last().unwrap_or(0);
+        Text::from(format!("{}…", &text[..end]))
+    }))
 }
 
 impl Node {
@@ -72,17 +113,15 @@ impl Node {
         self.spec.unschedulable == Some(true)
     }
 
-    /// The conditions, as type and status.
-    pub fn conditions(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.status.conditions.iter().map(|condition| {
-            let kind = condition.kind.as_deref().unwrap_or_default();
-            (kind, condition.status.as_deref().unwrap_or("Unknown"))
-        })
+    /// The conditions, shared: the mirror keeps them too.
+    pub fn conditions(&self) -> &Arc<[Condition]> {
+        &self.status.conditions
     }
 
     /// Whether the condition `Ready` is true.
     pub fn is_ready(&self) -> bool {
-        self.conditions().any(|condition| condition == ("Ready", "True"))
+        let mut conditions = self.status.conditions.iter();
+        conditions.any(|condition| (condition.kind(), condition.status()) == ("Ready", "True"))
     }
 
     /// The allocatable resources, or the capacity of a node that reports none.
@@ -141,8 +180,8 @@ impl Node {
     /// The conditions that make the node unusable. A missing condition counts as healthy.
     fn unhealthy(&self) -> Vec<NodeCondition> {
         let mut found: Vec<NodeCondition> = Vec::new();
-        for (kind, status) in self.conditions() {
-            let (kind, healthy) = match kind {
+        for condition in self.status.conditions.iter() {
+            let (kind, healthy) = match condition.kind() {
                 "Ready" => (NodeCondition::NotReady, "True"),
                 "MemoryPressure" => (NodeCondition::MemoryPressure, "False"),
                 "DiskPressure" => (NodeCondition::DiskPressure, "False"),
@@ -150,7 +189,7 @@ impl Node {
                 "NetworkUnavailable" => (NodeCondition::NetworkUnavailable, "False"),
                 _ => continue,
             };
-            if status != healthy {
+            if condition.status() != healthy {
                 found.push(kind);
             }
         }
@@ -297,6 +336,37 @@ mod tests {
         assert_eq!(node.extended[1], ("ephemeral-storage".to_owned(), 10 << 30));
         assert_eq!(node.conditions, [NodeCondition::DiskPressure]);
         assert_eq!(node.taints[0].effect, TaintEffect::NoSchedule);
+    }
+
+    #[test]
+    fn conditions_keep_what_people_read_within_bounds() {
+        let long = "ä".repeat(CONDITION_BYTES_MAX);
+        let text = format!(
+            r#"{{"metadata":{{"name":"n"}},"status":{{"conditions":[
+                {{"type":"Ready","status":"True","reason":"KubeletReady","message":"kubelet is posting ready status",
+                  "lastHeartbeatTime":"2026-01-01T00:00:00Z"}},
+                {{"type":"GPUSetupHealthy","status":"False","reason":"","message":"{long}"}},{{}}]}}}}"#
+        );
+        let read = |text: &str| serde_json::from_str::<Node>(text).unwrap();
+        let (node, later) = (read(&text), read(&text.replace("00:00:00Z", "00:05:00Z")));
+        assert!(node.is_ready());
+        assert_eq!(node.conditions(), later.conditions(), "heartbeats are not kept");
+        let [ready, setup, empty] = &node.conditions()[..] else {
+            panic!("{node:?}")
+        };
+        assert_eq!(ready.message.as_deref(), Some("kubelet is posting ready status"));
+        assert_eq!(
+            (setup.kind(), setup.status(), &setup.reason),
+            ("GPUSetupHealthy", "False", &None)
+        );
+        let message = setup.message.as_deref().unwrap();
+        assert!(
+            message.ends_with('…') && message.len() <= CONDITION_BYTES_MAX + '…'.len_utf8(),
+            "{}",
+            message.len()
+        );
+        assert_eq!((empty.kind(), empty.status()), ("", "Unknown"));
+        assert!(read(r#"{"status":{"conditions":null}}"#).conditions().is_empty());
     }
 
     #[test]

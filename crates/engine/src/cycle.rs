@@ -144,9 +144,9 @@ impl Cycle<'_> {
                 Status::Binding if self.ledger.pod(pod).observed != self.ledger.pod(pod).placement => {
                     self.ledger.assume_bound(pod);
                     self.bound_pods.push(pod);
-                    self.report.decisions.push(Decision::Bind(self.placed(pod)));
+                    self.report.decisions.push(Decision::Bind(self.placed(pod, action)));
                 }
-                Status::Pipelined => self.report.decisions.push(Decision::Pipeline(self.placed(pod))),
+                Status::Pipelined => self.report.decisions.push(Decision::Pipeline(self.placed(pod, action))),
                 _ => {}
             }
         }
@@ -188,7 +188,7 @@ impl Cycle<'_> {
         is_allocated
     }
 
-    pub(crate) fn placed(&self, pod: PodId) -> Placed {
+    pub(crate) fn placed(&self, pod: PodId, action: Action) -> Placed {
         let row = self.ledger.pod(pod);
         let node = self.ledger.node(row.placement.node.expect("a placed pod has a node"));
         let shape = self.ledger.shape(row.shape);
@@ -211,6 +211,7 @@ impl Cycle<'_> {
                 .map(|group| self.gpu_group_names.text(*group))
                 .collect(),
             received,
+            action,
         }
     }
 }

@@ -176,6 +176,8 @@ pub struct Placed {
     pub gpu_groups: Vec<String>,
     /// The kind of GPUs that the pod receives.
     pub received: Received,
+    /// The action that chose the place.
+    pub action: Action,
 }
 
 /// The kind of GPUs that a pod received.

@@ -129,6 +129,8 @@ pub struct ClusterMirror {
     /// Pods per gang and progress. Gangs without pods have no entry.
     member_counts: FxHashMap<ObjectKey, gangs::MemberCounts>,
     nodes: FxHashMap<Box<str>, nodes::NodeEntry>,
+    /// The topologies that the engine has, by name: views show the domains of nodes.
+    topologies: std::collections::BTreeMap<String, kai_engine::model::TopologySpec>,
     /// The uid of each queue that the engine has.
     queues: FxHashMap<Box<str>, Box<str>>,
     queue_rules: queue_rules::QueueRules,
@@ -205,6 +207,7 @@ impl ClusterMirror {
             foreign_pod_groups: FxHashSet::default(),
             member_counts: FxHashMap::default(),
             nodes: FxHashMap::default(),
+            topologies: std::collections::BTreeMap::new(),
             queues: FxHashMap::default(),
             queue_rules: queue_rules::QueueRules::default(),
             priority_class_objects: std::collections::BTreeMap::new(),

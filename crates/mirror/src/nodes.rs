@@ -1,7 +1,9 @@
 //! Translates nodes and topologies into engine events.
 
-use kai_api::{Node, Object, ObjectReference, Topology, keys};
-use kai_engine::model::Event;
+use std::sync::Arc;
+
+use kai_api::{Node, NodeCondition, Object, ObjectReference, Topology, keys};
+use kai_engine::model::{Event, TopologySpec};
 
 use super::{ClusterMirror, uid_of};
 
@@ -13,6 +15,8 @@ pub(super) struct NodeEntry {
     pub(super) gpus: i64,
     /// GPUs in the capacity that are not allocatable: the device plugin reports them unhealthy. `None` = the node reports no capacity.
     pub(super) failed_gpus: Option<i64>,
+    /// Shared with the watch's object.
+    conditions: Arc<[NodeCondition]>,
 }
 
 impl ClusterMirror {
@@ -37,6 +41,7 @@ impl ClusterMirror {
                     failed_gpus: node
                         .capacity(keys::RESOURCE_GPU)
                         .map(|all| all.saturating_sub(read.value.gpus).max(0)),
+                    conditions: Arc::clone(node.conditions()),
                 };
                 self.nodes.insert(name.into(), entry);
                 self.recheck_gpu_groups(name);
@@ -63,6 +68,21 @@ impl ClusterMirror {
         self.nodes.get(node)?.failed_gpus
     }
 
+    /// The conditions of the node, in the order of its object.
+    pub fn node_conditions(&self, node: &str) -> &[NodeCondition] {
+        self.nodes.get(node).map(|entry| &*entry.conditions).unwrap_or_default()
+    }
+
+    /// The label that assigns nodes to node pools.
+    pub fn node_pool_label(&self) -> &str {
+        self.partition.label_key_and_value().0
+    }
+
+    /// The topologies, by name.
+    pub fn topologies(&self) -> impl Iterator<Item = &TopologySpec> {
+        self.topologies.values()
+    }
+
     /// Whether decisions may name this node.
     pub(super) fn has_node(&self, name: &str) -> bool {
         self.nodes.contains_key(name)
@@ -81,7 +101,11 @@ impl ClusterMirror {
     /// The topology was added or changed.
     pub fn apply_topology(&mut self, topology: &Topology) {
         match topology.read() {
-            Ok(read) => self.outbox.events.push(Event::Topology(read.value)),
+            Ok(read) => {
+                let name = read.value.name.clone();
+                self.topologies.insert(name, read.value.clone());
+                self.outbox.events.push(Event::Topology(read.value));
+            }
             Err(problem) => {
                 self.report_problem(|| ObjectReference::of(topology), uid_of(topology), problem);
                 self.remove_topology(topology.metadata().plain_name());
@@ -91,6 +115,7 @@ impl ClusterMirror {
 
     /// The topology was deleted.
     pub fn remove_topology(&mut self, name: &str) {
+        self.topologies.remove(name);
         self.outbox.events.push(Event::TopologyGone(name.to_owned()));
     }
 }

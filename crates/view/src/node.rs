@@ -14,6 +14,7 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 use crate::Knowledge;
+use crate::node_facts::{self, NodeCondition, TopologyDomain};
 
 /// The label with the model of the GPUs, set by the node agent and by GPU feature discovery.
 const MODEL_LABEL: &str = "nvidia.com/gpu.product";
@@ -63,32 +64,6 @@ pub struct Node {
     /// Conditions, by kind.
     #[serde(default)]
     pub conditions: Vec<NodeCondition>,
-}
-
-/// A domain of a topology: a zone, a block, a rack.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct TopologyDomain {
-    /// Name of the topology.
-    pub topology: String,
-    /// The node label of the level.
-    pub level: String,
-    /// The label's value: the domain.
-    pub value: String,
-}
-
-/// A condition of a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct NodeCondition {
-    /// Type, such as `Ready` or `GPUSetupHealthy`.
-    pub kind: String,
-    /// `True`, `False` or `Unknown`.
-    pub status: String,
-    /// Reason in one word.
-    pub reason: Option<String>,
-    /// Message for people. Long ones are cut.
-    pub message: Option<String>,
 }
 
 /// An amount of a node.
@@ -243,11 +218,11 @@ fn node(view: &NodeView<'_>, users: &[&PodView<'_>], mirror: &ClusterMirror, kno
         slices: slices(view, users, known),
         cpu_milli: usage(view.cpu_milli, view.cpu_idle_milli),
         memory_bytes: usage(view.memory_bytes, view.memory_idle_bytes),
-        pool: None,
-        topology: Vec::new(),
-        driver: None,
-        labels: BTreeMap::new(),
-        conditions: Vec::new(),
+        pool: label(mirror.node_pool_label()),
+        topology: node_facts::domains(view.labels, mirror),
+        driver: node_facts::driver(view.labels),
+        labels: node_facts::shown_labels(view.labels, mirror),
+        conditions: node_facts::conditions(view.name, mirror),
     }
 }
 

@@ -75,6 +75,8 @@ pub struct Amounts<T> {
 
 /// The synthetic root of an installation without hierarchical fairness: no object of the cluster.
 const COMMON_ROOT: &str = "(root)";
+/// Millionths in a hundredth of a GPU: queues are charged in hundredths.
+const HUNDREDTH: i128 = 10_000;
 
 pub(crate) fn queues(engine: &Cluster, gangs: &[Gang], knowledge: &Knowledge) -> Vec<Queue> {
     let mut counts: FxHashMap<&str, (u32, u32)> = FxHashMap::default();
@@ -106,6 +108,7 @@ pub(crate) fn queues(engine: &Cluster, gangs: &[Gang], knowledge: &Knowledge) ->
         let children = by_parent.remove(&Some(view.name)).into_iter().flatten();
         stack.extend(children.map(|child| (depth + 1, child)));
     }
+    set_lenders(&mut queues);
     queues
 }
 
@@ -147,5 +150,90 @@ fn amounts<T>(view: &QueueView<'_>, of: Resource, known: bool, amount: impl Fn(i
         non_preemptible: if_known(fixed),
         borrowed: if_known(borrowed),
         reclaimable: if_known(borrowed.min((used - fixed).max(0))),
+    }
+}
+
+/// Sets from whom each queue borrows GPUs. Nobody records whose unused GPUs a pod got: each borrower is counted as having the same part
+/// of what every sibling leaves of its quota. What the siblings borrow beyond these parts is in no queue's quota.
+fn set_lenders(queues: &mut [Queue]) {
+    let mut siblings: FxHashMap<Option<String>, Siblings> = FxHashMap::default();
+    // In the order of the list, which has siblings by name.
+    for queue in queues.iter() {
+        let Some(borrowed) = queue.gpus.borrowed else { continue };
+        let family = siblings.entry(queue.parent.clone()).or_default();
+        family.borrowed += i128::from(borrowed.millionths);
+        let unused = queue.gpus.quota.zip(queue.gpus.used);
+        let unused = unused.map_or(0, |(quota, used)| quota.millionths - used.millionths);
+        if unused > 0 {
+            family.unused.push((queue.name.clone(), unused.into()));
+        }
+    }
+    for queue in queues.iter_mut() {
+        let borrowed = queue.gpus.borrowed.unwrap_or_default().millionths;
+        if let Some(family) = siblings.get(&queue.parent).filter(|_| borrowed > 0) {
+            queue.lenders = family.lenders(borrowed.into());
+        }
+    }
+}
+
+/// The queues below one parent.
+#[derive(Default)]
+struct Siblings {
+    /// Millionths of GPUs above the quotas.
+    borrowed: i128,
+    /// Millionths of GPUs that each of the others leaves of its quota.
+    unused: Vec<(String, i128)>,
+}
+
+impl Siblings {
+    /// The lenders of a queue that borrows `borrowed` millionths. Amounts are rounded to hundredths so that their sum is exact.
+    fn lenders(&self, borrowed: i128) -> Vec<Lender> {
+        let all_unused: i128 = self.unused.iter().map(|(_, unused)| unused).sum();
+        let divisor = all_unused.max(self.borrowed).max(1);
+        let up_to = |sum: i128| borrowed.saturating_mul(sum) / divisor / HUNDREDTH * HUNDREDTH;
+        let mut sum = 0;
+        let lenders = self.unused.iter().map(|(queue, unused)| {
+            let before = up_to(sum);
+            sum += unused;
+            let millionths = i64::try_from(up_to(sum) - before).unwrap_or(i64::MAX);
+            Lender {
+                queue: queue.clone(),
+                gpus: GpuAmount { millionths },
+            }
+        });
+        lenders.filter(|lender| lender.gpus.millionths > 0).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lenders(borrowed: &[i128], unused: &[i128]) -> Vec<Vec<i64>> {
+        let unused = unused.iter().enumerate();
+        let family = Siblings {
+            borrowed: borrowed.iter().sum(),
+            unused: unused.map(|(at, amount)| (format!("q{at}"), *amount)).collect(),
+        };
+        let of_each = borrowed.iter().map(|borrowed| {
+            let lenders = family.lenders(*borrowed).into_iter();
+            lenders.map(|lender| lender.gpus.millionths / 10_000).collect()
+        });
+        of_each.collect()
+    }
+
+    #[test]
+    fn siblings_lend_in_proportion_to_what_they_leave() {
+        let gpus = |number: i128| number * 1_000_000;
+        assert_eq!(lenders(&[gpus(2)], &[gpus(3), gpus(1)]), [[150, 50]]);
+        assert_eq!(
+            lenders(&[gpus(1)], &[gpus(1), gpus(1), gpus(1)]),
+            [[33, 33, 34]],
+            "the sum is exact"
+        );
+        // Three GPUs are borrowed, two of them from the sibling; the third is in nobody's quota.
+        assert_eq!(lenders(&[gpus(2), gpus(1)], &[gpus(2)]), [[133], [66]]);
+        assert_eq!(lenders(&[gpus(2)], &[]), [Vec::<i64>::new()]);
+        assert_eq!(lenders(&[i128::from(i64::MAX)], &[i128::from(i64::MAX)]).len(), 1);
     }
 }

@@ -9,6 +9,7 @@ use rustc_hash::FxHashSet;
 
 use crate::cycle::Cycle;
 use crate::ids::{GangId, PodId};
+use crate::model::Action;
 use crate::report::{Decision, Status};
 
 impl Cycle<'_> {
@@ -126,11 +127,13 @@ impl Cycle<'_> {
             }
             self.ledger.bind_to_pipeline(pod);
             self.ledger.forget_binding(pod);
-            let promise = Decision::Pipeline(self.placed(pod));
             let uid = &self.ledger.pod(pod).uid;
-            let binding = |decision: &&mut Decision| matches!(decision, Decision::Bind(placed) if *placed.pod == **uid);
-            if let Some(decision) = self.report.decisions.iter_mut().find(binding) {
-                *decision = promise;
+            let binding = |decision: &Decision| match decision {
+                Decision::Bind(placed) if placed.pod == *uid => Some(placed.action),
+                _ => None,
+            };
+            if let Some((at, action)) = self.find_decision(binding) {
+                self.report.decisions[at] = Decision::Pipeline(self.placed(pod, action));
             }
         }
         if let Some(at) = self.started_gangs.iter().position(|(started, _)| *started == gang) {
@@ -142,6 +145,12 @@ impl Cycle<'_> {
                 .decisions
                 .retain(|decision| !matches!(decision, Decision::Started(started) if started == key));
         }
+    }
+
+    /// The first decision for which `action` is known, with its index.
+    fn find_decision(&self, action: impl Fn(&Decision) -> Option<Action>) -> Option<(usize, Action)> {
+        let mut decisions = self.report.decisions.iter().enumerate();
+        decisions.find_map(|(at, decision)| Some((at, action(decision)?)))
     }
 
     /// Binds the gangs whose promised places have become idle.
@@ -180,10 +189,13 @@ impl Cycle<'_> {
             }
             for pod in pods {
                 self.ledger.assume_bound(pod);
-                let placed = self.placed(pod);
-                let promise = |decision: &&mut Decision| matches!(decision, Decision::Pipeline(promised) if promised.pod == placed.pod);
-                if let Some(decision) = self.report.decisions.iter_mut().find(promise) {
-                    *decision = Decision::Bind(placed);
+                let uid = &self.ledger.pod(pod).uid;
+                let promise = |decision: &Decision| match decision {
+                    Decision::Pipeline(placed) if placed.pod == *uid => Some(placed.action),
+                    _ => None,
+                };
+                if let Some((at, action)) = self.find_decision(promise) {
+                    self.report.decisions[at] = Decision::Bind(self.placed(pod, action));
                 }
             }
             if !ran_before {

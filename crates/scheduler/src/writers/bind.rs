@@ -147,6 +147,7 @@ mod tests {
             node: "n1".into(),
             gpu_groups: groups.iter().map(|group| (*group).to_owned()).collect(),
             received,
+            action: kai_engine::model::Action::Allocate,
         }
     }
 
