@@ -130,6 +130,29 @@ fn injector(name: &str, root: &Path) -> DriverFileInjector {
     }
 }
 
+/// multiubuntu.yaml and the documentation promise that four of five pods with 30 GiB run on this machine; `kai simulate` shows it with the example.
+#[test]
+fn the_example_of_a_thor_has_the_labels_of_the_agent() {
+    let tree = tree("jetpack7-thor");
+    let labels = labels(&inventory("jetpack7-thor", tree.path()), &Policy::default());
+    let example = include_str!("../../../examples/thor.yaml");
+    for key in [
+        "nvidia.com/gpu.count",
+        "nvidia.com/gpu.memory",
+        "nvidia.com/gpu.product",
+        "kai.scheduler/gpu-memory-type",
+    ] {
+        let value = example
+            .lines()
+            .find_map(|line| line.trim().strip_prefix(key)?.strip_prefix(": "));
+        let value = value.map(|value| value.trim_matches('"'));
+        assert_eq!(value, labels.get(key).map(String::as_str), "{key}");
+    }
+    let memory: u64 = labels["nvidia.com/gpu.memory"].parse().unwrap();
+    // The scheduler counts whole hundreds, as KAI's does.
+    assert_eq!(memory / 100 * 100 / 30_720, 4);
+}
+
 #[test]
 fn labels_and_cdi_specs_of_every_recorded_machine() {
     for name in fixtures() {

@@ -50,7 +50,8 @@ impl MachineMemory {
 /// RAM that is not offered as GPU memory, because the system, the kubelet and pods without a GPU need it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum MemoryReserve {
-    /// A tenth, at least 512 MiB and at most 8 GiB.
+    /// A tenth, at least 512 MiB and at most 2 GiB: what an operating system, a kubelet and their services take does not grow with the RAM. Four
+    /// workloads of 30 GiB fit on a Jetson with 128 GB, which has 122.8 GiB.
     #[default]
     Auto,
     /// Exactly this.
@@ -61,7 +62,7 @@ impl MemoryReserve {
     /// The part of `total_mib` that GPU workloads may use; never zero, because zero means "unknown".
     pub fn usable_mib(self, total_mib: u64) -> u64 {
         let reserve = match self {
-            MemoryReserve::Auto => (total_mib / 10).clamp(512, 8192),
+            MemoryReserve::Auto => (total_mib / 10).clamp(512, 2048),
             MemoryReserve::Mib(mib) => mib,
         };
         total_mib.saturating_sub(reserve).max(1)
@@ -90,7 +91,7 @@ mod tests {
     fn the_reserve_scales_but_stays_sensible() {
         assert_eq!(MemoryReserve::Auto.usable_mib(7619), 6858);
         assert_eq!(MemoryReserve::Auto.usable_mib(2048), 1536);
-        assert_eq!(MemoryReserve::Auto.usable_mib(125_747), 117_555);
+        assert_eq!(MemoryReserve::Auto.usable_mib(125_747), 123_699);
         assert_eq!(MemoryReserve::Mib(0).usable_mib(7619), 7619);
         assert_eq!(MemoryReserve::Mib(9999).usable_mib(7619), 1);
     }

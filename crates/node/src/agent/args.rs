@@ -54,7 +54,7 @@ pub struct HostArgs {
     /// `{gpus: {0: {state: lost}}}`.
     #[arg(long, env = "KAI_FAKE_CONTROL")]
     pub fake_control: Option<String>,
-    /// Memory in MiB kept from GPU workloads where GPU and CPU share it. Default: a tenth, at least 512 and at most 8192.
+    /// Memory in MiB kept from GPU workloads where GPU and CPU share it. Default: a tenth, at least 512 and at most 2048.
     #[arg(long)]
     pub memory_reserve_mib: Option<u64>,
     /// CPU of the host whose files are read. Only in tests with recorded machines does it differ from the CPU of this process.
