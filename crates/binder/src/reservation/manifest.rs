@@ -102,7 +102,7 @@ fn container(sleeps: bool, tegra: bool, requests: PodRequests, settings: &Settin
     let mut container = json!({
         "name": keys::RESERVATION_CONTAINER,
         "image": settings.reservation_image,
-        "imagePullPolicy": "IfNotPresent",
+        "imagePullPolicy": settings.reservation_pull_policy,
         "args": if sleeps { &settings.sleeper_arguments } else { &settings.reservation_arguments },
         "env": [own("name"), own("namespace")],
         "resources": resources(&settings.reservation_resources, if sleeps { SLEEPING_DEFAULTS } else { NVML_DEFAULTS }, requests),
@@ -237,6 +237,7 @@ mod tests {
             ..NodeFacts::default()
         };
         let pod = pod(&facts, &["--runtime-class-name=nvidia"]);
+        assert_eq!(pod["spec"]["containers"][0]["imagePullPolicy"], "IfNotPresent");
         assert_eq!(pod["spec"]["automountServiceAccountToken"], false);
         assert_eq!(pod["spec"]["securityContext"]["runAsNonRoot"], true);
         assert!(pod["spec"]["runtimeClassName"].is_null());
@@ -250,6 +251,13 @@ mod tests {
         let container = &pod["spec"]["containers"][0];
         assert_eq!(container["args"], json!(["resource-reservation", "--sleep"]));
         assert_eq!(container["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
+    }
+
+    #[test]
+    fn an_image_that_was_imported_into_the_node_is_never_pulled() {
+        let flag = "--resource-reservation-pod-image-pull-policy=Never";
+        let pod = pod(&NodeFacts::default(), &[flag]);
+        assert_eq!(pod["spec"]["containers"][0]["imagePullPolicy"], "Never");
     }
 
     #[test]

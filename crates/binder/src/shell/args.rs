@@ -29,6 +29,9 @@ pub struct Args {
     /// Image of reservation pods.
     #[arg(long, default_value = "registry/local/kai-scheduler/resource-reservation")]
     pub resource_reservation_pod_image: String,
+    /// When kubelets pull the image of reservation pods: `Always`, `IfNotPresent` or `Never`.
+    #[arg(long, default_value = "IfNotPresent")]
+    pub resource_reservation_pod_image_pull_policy: String,
     /// Arguments of reservation pods on nodes without the node agent, separated by commas.
     #[arg(long, value_delimiter = ',', default_value = "resource-reservation")]
     pub resource_reservation_args: Vec<String>,
@@ -133,6 +136,7 @@ impl Args {
             },
             reservation_service_account: self.resource_reservation_service_account,
             reservation_image: self.resource_reservation_pod_image,
+            reservation_pull_policy: self.resource_reservation_pod_image_pull_policy,
             reservation_arguments: self.resource_reservation_args,
             sleeper_arguments: self.resource_reservation_sleeper_args,
             allocation_timeout: Duration::from_secs(self.resource_reservation_allocation_timeout),

@@ -14,6 +14,8 @@ pub struct Settings {
     pub reservation_service_account: String,
     /// Image of reservation pods.
     pub reservation_image: String,
+    /// Pull policy of that image.
+    pub reservation_pull_policy: String,
     /// Arguments of the reservation container on nodes without the node agent.
     pub reservation_arguments: Vec<String>,
     /// Arguments of the reservation container on nodes with the node agent, where it only sleeps.

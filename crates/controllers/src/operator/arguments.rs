@@ -140,6 +140,8 @@ pub(super) fn binder(
         let image = image_url(reservation.image.as_ref(), &installation.image);
         flags.set("resource-reservation-pod-image", image);
     }
+    let policy = reservation.image.as_ref().and_then(|image| image.pull_policy.as_ref());
+    flags.set_some("resource-reservation-pod-image-pull-policy", policy);
     flags.set_some(
         "resource-reservation-service-account",
         reservation.service_account_name.as_ref(),

@@ -14,6 +14,10 @@ const ALWAYS: [(&str, &str); 21] = [
     ),
     ("nodeScaleAdjuster", "kai has no node scale adjuster"),
     ("numaPlacementExporter", "kai has no NUMA placement exporter"),
+    (
+        "prometheus.externalPrometheusUrl",
+        "usage over time is not supported yet; fair shares follow present usage only",
+    ),
     ("prometheus", "kai installs no Prometheus server"),
     ("scheduler.GOGC", "the scheduler has no garbage collector"),
     ("podGrouper.args.genericKartaFallback", "kai reads no Kartas"),
@@ -26,10 +30,6 @@ const ALWAYS: [(&str, &str); 21] = [
     (
         "binder.volumeBindingTimeoutSeconds",
         "the scheduler waits until claims are bound",
-    ),
-    (
-        "binder.resourceReservation.image.pullPolicy",
-        "reservation pods have the default pull policy",
     ),
     ("admission.validatingWebhookConfigurationName", NAMES),
     ("admission.mutatingWebhookConfigurationName", NAMES),
