@@ -25,9 +25,9 @@ pub(super) static VPA: Resource = Resource::new(
     Scope::Namespaced,
 );
 
-/// Name of the volume and key of the ConfigMap with the configuration file of a scheduler.
 /// The label by which the chart's ServiceMonitor finds the Services of all roles and shards.
 const PART_OF: &str = "app.kubernetes.io/part-of";
+/// Name of the volume and key of the ConfigMap with the configuration file of a scheduler.
 const CONFIG_VOLUME: &str = "config";
 const CONFIG_KEY: &str = "config.yaml";
 /// A pod starts again when its configuration file changes, because the template changes with this annotation.

@@ -140,12 +140,10 @@ impl PodSettings {
     }
 }
 
-/// The Pod Security Standard `restricted`. OpenShift assigns the user itself and refuses others.
+/// The Pod Security Standard `restricted`; the fields that the Config sets replace those of the default. OpenShift assigns the user itself and
+/// refuses others.
 fn security_context(global: &GlobalConfig) -> Value {
     let is_openshift = global.openshift == Some(true);
-    if let (Some(own), false) = (&global.security_context, is_openshift) {
-        return to_json(own);
-    }
     let mut context = json!({
         "allowPrivilegeEscalation": false,
         "capabilities": { "drop": ["ALL"] },
@@ -155,6 +153,10 @@ fn security_context(global: &GlobalConfig) -> Value {
     });
     if !is_openshift {
         context["runAsUser"] = 10_000.into();
+        let own = global.security_context.as_ref().map(to_json);
+        for (field, value) in own.iter().filter_map(Value::as_object).flatten() {
+            context[field] = value.clone();
+        }
     }
     context
 }

@@ -171,6 +171,37 @@ fn settings_of_pods_have_no_effect_inside_one_process() {
 }
 
 #[test]
+fn a_security_context_adds_to_the_restricted_one() {
+    let config = json!({ "global": { "securityContext": { "runAsUser": 1234, "capabilities": { "drop": ["ALL", "NET_RAW"] } } } });
+    let plan = deployments(config, &[]);
+    let contexts: Vec<Value> = objects(&plan)
+        .iter()
+        .filter_map(|object| {
+            let container = object.fields.pointer("/spec/template/spec/containers/0")?;
+            Some(container["securityContext"].clone())
+        })
+        .collect();
+    let expected = json!({
+        "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL", "NET_RAW"] }, "readOnlyRootFilesystem": true,
+        "runAsNonRoot": true, "runAsUser": 1234, "seccompProfile": { "type": "RuntimeDefault" },
+    });
+    assert_eq!(contexts, vec![expected; 5]);
+}
+
+#[test]
+fn reservation_pods_have_the_pull_policy_of_their_image() {
+    let config = json!({ "binder": { "resourceReservation": { "image": { "pullPolicy": "Never" } } } });
+    for runner in [Runner::Deployments, Runner::Process] {
+        let plan = plan_of(config.clone(), &[], runner, ClusterFacts::default());
+        assert!(
+            arguments(&plan).contains("--resource-reservation-pod-image-pull-policy=Never"),
+            "{}",
+            arguments(&plan)
+        );
+    }
+}
+
+#[test]
 fn pods_get_the_settings_of_all_and_of_their_role() {
     let term =
         |key: &str| json!({ "nodeSelectorTerms": [{ "matchExpressions": [{ "key": key, "operator": "Exists" }] }] });
