@@ -14,6 +14,7 @@ mod audit;
 mod config;
 mod cycle;
 mod debug_endpoints;
+mod decision_log;
 mod error;
 mod explain;
 mod metrics;
@@ -24,6 +25,7 @@ mod writers;
 
 pub use args::Args;
 pub use cycle::{Scheduler, Sources, run};
+pub use debug_endpoints::ViewHandle;
 pub use error::Error;
 pub use kai_mirror::{Partition, WorkerLabels};
 pub use settings::{BindRequests, Settings};

@@ -8,6 +8,7 @@
 
 mod amounts;
 mod decision;
+mod foreign_names;
 mod gang;
 mod knowledge;
 mod node;
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 pub use amounts::GpuAmount;
 pub use decision::{Beneficiary, Decision, DecisionKind};
+pub use foreign_names::OTHER_WORK;
 pub use gang::Gang;
 pub use kai_mirror::ExplanationView;
 pub use knowledge::{Knowledge, List, MissingList};
@@ -31,7 +33,7 @@ pub use node::{Gpu, GpuState, GpuUser, Node, Slices, SlicesKind, Usage};
 pub use node_facts::{NodeCondition, TopologyDomain};
 pub use pod::{Pod, PodGpus, ReasonSource};
 pub use queue::{Amounts, Lender, Queue};
-pub use restrict::{Hidden, OTHER_WORK};
+pub use restrict::Hidden;
 
 /// The version of the JSON form. Fields may be added to it; a change of meaning or a removed field is another version.
 pub const VERSION: &str = "v1";

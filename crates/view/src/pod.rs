@@ -85,8 +85,8 @@ pub enum PodGpus {
     },
 }
 
-impl PodGpus {
-    fn of(gpus: &EngineGpus<'_>) -> PodGpus {
+impl From<&EngineGpus<'_>> for PodGpus {
+    fn from(gpus: &EngineGpus<'_>) -> PodGpus {
         match gpus {
             EngineGpus::None => PodGpus::None,
             EngineGpus::Whole { devices } => PodGpus::Whole { devices: *devices },
@@ -121,7 +121,7 @@ pub(crate) fn pods(engine: &Cluster, mirror: &ClusterMirror, knowledge: &Knowled
             pod_group: view.gang.map(|gang| gang.name.clone()),
             status: view.status.name().to_owned(),
             node: view.node.map(str::to_owned),
-            gpus: PodGpus::of(&view.gpus),
+            gpus: PodGpus::from(&view.gpus),
             gpu_groups: view.gpu_groups.clone(),
             created: kai_api::format_time(view.created),
             since: since(&view, start).map(kai_api::format_time),

@@ -1,13 +1,13 @@
-//! A view for people who may see only some namespaces.
+//! A view for people who may see only some namespaces: it has no name of a pod, gang or workload in another one. What other namespaces
+//! hold stays visible as amounts, since people must see why a GPU is not free.
 
 use std::collections::BTreeSet;
 
+use kai_mirror::{ExplanationView, StepView};
 use serde::{Deserialize, Serialize};
 
-use crate::ClusterView;
-
-/// Stands for the pods of other namespaces on a GPU or on slices.
-pub const OTHER_WORK: &str = "other work";
+use crate::foreign_names::{NameFilter, OTHER_WORK, is_plain_name};
+use crate::{ClusterView, Decision, GpuUser};
 
 /// How much a restricted view leaves out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,16 +20,148 @@ pub struct Hidden {
 }
 
 impl ClusterView {
-    /// The view without the names of pods, gangs and workloads in other namespaces.
+    /// The view without the names of pods, gangs and workloads in namespaces other than these. Gangs, pods and decisions of the others are
+    /// left out; on GPUs and slices they are one user without a namespace, called [`OTHER_WORK`]. Nodes and queues stay.
     pub fn restricted_to(&self, namespaces: &BTreeSet<String>) -> ClusterView {
-        let mut view = self.clone();
+        let filter = self.name_filter(namespaces);
+        let clean = |reason: &Option<String>| reason.as_deref().map(|text| filter.clean(text).into_owned());
         let mut hidden = Hidden::default();
-        if let Some(gangs) = &mut view.gangs {
-            let all = gangs.len();
-            gangs.retain(|gang| namespaces.contains(&gang.namespace));
-            hidden.gangs = (all - gangs.len()) as u32;
+        let gangs = self.gangs.as_ref().map(|gangs| {
+            let own = gangs
+                .iter()
+                .filter(|gang| namespaces.contains(&gang.namespace))
+                .cloned();
+            let mut own: Vec<_> = own.collect();
+            own.iter_mut().for_each(|gang| gang.reason = clean(&gang.reason));
+            hidden.gangs = count(gangs.len() - own.len());
+            own
+        });
+        let pods = self.pods.as_ref().map(|pods| {
+            let own = pods.iter().filter(|pod| namespaces.contains(&pod.namespace)).cloned();
+            let mut own: Vec<_> = own.collect();
+            own.iter_mut().for_each(|pod| pod.reason = clean(&pod.reason));
+            hidden.pods = count(pods.len() - own.len());
+            own
+        });
+        let mut nodes = self.nodes.clone();
+        for node in nodes.iter_mut().flatten() {
+            let of_gpus = node.gpus.iter_mut().map(|gpu| &mut gpu.pods);
+            let of_slices = node.slices.iter_mut().map(|slices| &mut slices.pods);
+            of_gpus
+                .chain(of_slices)
+                .for_each(|users| merge_foreign(users, namespaces));
         }
-        view.hidden = Some(hidden);
-        view
+        let decisions = self.decisions.as_ref().map(|decisions| {
+            let own = decisions
+                .iter()
+                .filter(|decision| namespaces.contains(&decision.namespace));
+            own.map(|decision| restricted_decision(decision, &filter)).collect()
+        });
+        ClusterView {
+            version: self.version.clone(),
+            time: self.time.clone(),
+            missing: self.missing.clone(),
+            nodes,
+            queues: self.queues.clone(),
+            gangs,
+            pods,
+            decisions,
+            hidden: Some(hidden),
+        }
     }
+
+    /// The explanation of a waiting pod of this view, without the names in namespaces other than these.
+    pub fn restricted_explanation(
+        &self,
+        explanation: &ExplanationView,
+        namespaces: &BTreeSet<String>,
+    ) -> ExplanationView {
+        let filter = self.name_filter(namespaces);
+        let clean = |text: &mut String| *text = filter.clean(text).into_owned();
+        let mut restricted = explanation.clone();
+        restricted
+            .position
+            .iter_mut()
+            .for_each(|position| clean(&mut position.text));
+        let texts = [&mut restricted.needs, &mut restricted.fits, &mut restricted.no_remedy];
+        texts.into_iter().flatten().for_each(clean);
+        for node in &mut restricted.nearest_nodes {
+            for holder in &mut node.holders {
+                if filter.clean(&holder.workload) != holder.workload {
+                    holder.workload = OTHER_WORK.to_owned();
+                }
+            }
+        }
+        for remedy in &mut restricted.remedies {
+            clean(&mut remedy.text);
+            for StepView { text, pod_group, .. } in &mut remedy.steps {
+                clean(text);
+                let namespace = pod_group.as_deref().and_then(|key| key.split_once('/'));
+                if namespace.is_some_and(|(namespace, _)| !namespaces.contains(namespace)) {
+                    *pod_group = None;
+                }
+            }
+        }
+        restricted
+    }
+
+    fn name_filter<'a>(&self, namespaces: &'a BTreeSet<String>) -> NameFilter<'a> {
+        let gangs = self.gangs.iter().flatten();
+        let mut foreign = gangs.filter(|gang| !namespaces.contains(&gang.namespace));
+        let is_odd = |words: &str| !words.split(' ').all(is_plain_name);
+        NameFilter {
+            namespaces,
+            // Without the list of gangs nobody knows.
+            has_odd_names: self.gangs.is_none() || foreign.any(|gang| is_odd(&gang.workload_kind) || !is_plain_name(&gang.workload_name)),
+        }
+    }
+}
+
+/// Numbers of objects of a cluster are far below the maximum.
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// Replaces the users of other namespaces by one, at the place of the first of them.
+fn merge_foreign(users: &mut Vec<GpuUser>, namespaces: &BTreeSet<String>) {
+    let is_own = |user: &GpuUser| namespaces.contains(&user.namespace);
+    let Some(at) = users.iter().position(|user| !is_own(user)) else {
+        return;
+    };
+    let foreign: Vec<GpuUser> = users.extract_if(at.., |user| !is_own(user)).collect();
+    let status = |first: &GpuUser| {
+        let is_common = foreign.iter().all(|user| user.status == first.status);
+        if is_common {
+            first.status.clone()
+        } else {
+            "Running".to_owned()
+        }
+    };
+    let other_work = GpuUser {
+        namespace: String::new(),
+        name: OTHER_WORK.to_owned(),
+        status: foreign.first().map(status).unwrap_or_default(),
+        foreign: foreign.iter().all(|user| user.foreign),
+        // Unknown as soon as one of them is.
+        mib: foreign
+            .iter()
+            .try_fold(0_i64, |sum, user| Some(sum.saturating_add(user.mib?))),
+        slices: foreign.iter().fold(0, |sum, user| sum.saturating_add(user.slices)),
+    };
+    users.insert(at, other_work);
+}
+
+fn restricted_decision(decision: &Decision, filter: &NameFilter<'_>) -> Decision {
+    let mut restricted = decision.clone();
+    let beneficiary = decision.beneficiary.as_ref();
+    let is_foreign = beneficiary.is_some_and(|gang| !filter.namespaces.contains(&gang.namespace));
+    if is_foreign {
+        // Not the name of the workload, which may be odd and is gone from the list of gangs by now.
+        let action = decision.action.as_deref().unwrap_or("eviction");
+        restricted.reason = Some(format!("evicted for {OTHER_WORK} ({action})"));
+        restricted.beneficiary = None;
+    } else if let Some(reason) = &decision.reason {
+        restricted.reason = Some(filter.clean(reason).into_owned());
+    }
+    restricted
 }

@@ -2,6 +2,8 @@
 //! pods. Between cycles the driver handles results of writes and applies changes as they come, so that a cycle starts with few of them.
 //! The driver never waits for a write, and no other task waits for a cycle.
 
+mod answers;
+
 use std::sync::Arc;
 
 use kai_api::{Object, ObjectKey, ObjectReference};
@@ -19,7 +21,8 @@ use super::evictions::Evictions;
 use super::fair_shares::FairShares;
 use super::sources::Sources;
 use crate::Settings;
-use crate::debug_endpoints::{DebugRequest, EngineCopy, JobOrder, PodExplanation};
+use crate::debug_endpoints::{DebugRequest, RunningFlag};
+use crate::decision_log::{AfterCycle, DecisionLog};
 use crate::explain::{ExplainQueue, event, explain};
 use crate::metrics::{CycleTimes, Metrics};
 use crate::writers::{
@@ -48,6 +51,11 @@ pub(super) struct Driver {
     writes: JoinSet<WriteResult>,
     /// Answered at the end of the next cycle.
     debug_requests: Vec<DebugRequest>,
+    views: answers::Views,
+    decisions: DecisionLog,
+    /// The time of the last cycle.
+    cycle_time: Millis,
+    running: RunningFlag,
     last_check: Option<Instant>,
     fair_shares: FairShares,
 }
@@ -59,6 +67,7 @@ impl Driver {
         metrics: &Arc<Metrics>,
         status_queue: &StatusQueue,
         write_limiter: &Arc<WriteLimiter>,
+        running: RunningFlag,
     ) -> Driver {
         let wake = Arc::default();
         Driver {
@@ -74,6 +83,10 @@ impl Driver {
             explain_queue: ExplainQueue::default(),
             writes: JoinSet::new(),
             debug_requests: Vec::new(),
+            views: answers::Views::default(),
+            decisions: DecisionLog::default(),
+            cycle_time: Millis(0),
+            running,
             last_check: None,
             fair_shares: FairShares::default(),
         }
@@ -88,6 +101,7 @@ impl Driver {
         loop {
             let started = Instant::now();
             run_blocking(|| self.run_cycle());
+            self.running.set();
             self.context.health.alive(HEALTH_NAME);
             if let Err(error) = self.wait(started + self.settings.schedule_period, debug_requests).await {
                 return error;
@@ -116,8 +130,10 @@ impl Driver {
                     }
                 }
                 Some(request) = debug_requests.recv() => {
-                    self.debug_requests.push(request);
-                    due = due.min(after_gathering());
+                    let due_for_request = after_gathering();
+                    if run_blocking(|| self.accept_debug_request(request)) {
+                        due = due.min(due_for_request);
+                    }
                 }
                 () = self.wake.notified(), if apply_at.is_none() => {
                     apply_at = Some(Instant::now() + APPLY_DELAY);
@@ -130,6 +146,7 @@ impl Driver {
                         return Ok(());
                     }
                     apply_at = None;
+                    self.views.engine_changed();
                     run_blocking(|| self.apply_changes(self.now()));
                 }
             }
@@ -138,6 +155,7 @@ impl Driver {
 
     fn run_cycle(&mut self) {
         let (now, start) = (self.now(), Instant::now());
+        self.cycle_time = now;
         self.apply_changes(now);
         let applied = Instant::now();
         let mut timer = CycleTimer::default();
@@ -154,6 +172,7 @@ impl Driver {
             now,
         );
         self.check_shares_and_invariants(now);
+        self.views.cycle_ended();
         self.answer_debug_requests();
         let times = CycleTimes {
             apply: applied - start,
@@ -216,10 +235,19 @@ impl Driver {
         let mut evictions = Evictions::default();
         for decision in &report.decisions {
             match decision {
-                Decision::Bind(placed) => self.bind(placed, now),
+                Decision::Bind(placed) => {
+                    let after = AfterCycle::new(&self.mirror, &self.engine, now);
+                    self.decisions.bind(placed, after);
+                    self.bind(placed, now);
+                }
                 // The engine decides these anew in each cycle; `explain` reports them.
-                Decision::Pipeline(_) => {}
+                Decision::Pipeline(placed) => {
+                    let after = AfterCycle::new(&self.mirror, &self.engine, now);
+                    self.decisions.promise(placed, after);
+                }
                 Decision::Evict { pod, reason } => {
+                    let after = AfterCycle::new(&self.mirror, &self.engine, now);
+                    self.decisions.evict(pod, reason, after);
                     let Some((key, _)) = self.mirror.pod_by_uid(pod) else {
                         continue;
                     };
@@ -243,6 +271,7 @@ impl Driver {
                 Decision::Recovered(gang) => self.set_timestamp(&pod_group_key(gang), GangTimestamp::Stale(None)),
             }
         }
+        self.decisions.end_cycle(&self.mirror);
         let pool = self.settings.partition.name();
         evictions.emit(&self.mirror, &self.status_queue, &self.metrics, pool);
     }
@@ -377,44 +406,6 @@ impl Driver {
             since: self.now(),
         };
         self.status_queue.set_pod_condition(&bind.pod, condition);
-    }
-
-    fn answer_debug_requests(&mut self) {
-        let mut job_orders = Vec::new();
-        // `send` fails if the client has disconnected.
-        for request in std::mem::take(&mut self.debug_requests) {
-            match request {
-                DebugRequest::Explain(pod, reply) => {
-                    let explanation = self.mirror.pod(&pod).map(|object| {
-                        let uid = object.metadata().uid.as_deref().unwrap_or_default();
-                        PodExplanation::new(&pod, &self.engine, &self.mirror, uid)
-                    });
-                    let _ = reply.send(explanation);
-                }
-                DebugRequest::Copy(pod, reply) => {
-                    let uid = self.mirror.pod(&pod).and_then(|object| object.metadata().uid.clone());
-                    let copy = uid.map(|uid| EngineCopy {
-                        engine: Box::new(self.engine.clone()),
-                        config: self.settings.config.clone(),
-                        uid: uid.to_string(),
-                    });
-                    let _ = reply.send(copy);
-                }
-                DebugRequest::Workloads(gangs, reply) => {
-                    let named = gangs.into_iter().map(|gang| {
-                        let name = self.mirror.workload(&gang);
-                        (gang, name)
-                    });
-                    let _ = reply.send(named.collect());
-                }
-                DebugRequest::JobOrder(reply) => job_orders.push(reply),
-            }
-        }
-        // Last: `serving_order` reverts the pipelined placements that the explanations show.
-        for reply in job_orders {
-            let order = self.engine.serving_order(&self.settings.config);
-            let _ = reply.send(JobOrder::of(order));
-        }
     }
 
     /// Updates the metrics of queues, nodes and invariants, and writes changed fair shares. Runs once per `CHECK_PERIOD`.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use kai_cluster::RoleFuture;
 use tokio::sync::{Mutex, mpsc};
 
-use crate::debug_endpoints::{self, DebugRequest};
+use crate::debug_endpoints::{self, DebugRequest, ViewHandle};
 use crate::metrics::Metrics;
 use crate::writers::{StatusQueue, WriteLimiter, write_statuses};
 use crate::{Error, Settings, audit};
@@ -35,7 +35,7 @@ const SILENCE_MAX: std::time::Duration = std::time::Duration::from_secs(300);
 pub struct Scheduler {
     settings: Arc<Settings>,
     metrics: Arc<Metrics>,
-    debug_sender: mpsc::Sender<DebugRequest>,
+    driver: ViewHandle,
     /// [`Scheduler::run`] holds the lock while it runs.
     debug_requests: Mutex<mpsc::Receiver<DebugRequest>>,
     client: kai_cluster::Client,
@@ -53,22 +53,27 @@ impl Scheduler {
         Scheduler {
             settings: Arc::new(settings),
             metrics: Arc::new(metrics),
-            debug_sender,
+            driver: ViewHandle::new(debug_sender),
             debug_requests: Mutex::new(debug_requests),
             client: context.client.clone(),
             clock: context.clock,
         }
     }
 
-    /// The debug endpoints `/get-snapshot`, `/get-job-order` and `/explain?pod=namespace/name`. Serve them on the loopback interface only:
-    /// a snapshot contains the whole cluster.
+    /// The debug endpoints `/get-snapshot`, `/get-job-order`, `/explain?pod=namespace/name`, `/view` and `/decisions?after=number`. Serve them
+    /// on the loopback interface only: they show the whole cluster.
     pub fn router(&self) -> axum::Router {
         debug_endpoints::router(
             self.client.clone(),
             self.clock,
             Arc::clone(&self.settings),
-            self.debug_sender.clone(),
+            self.driver.clone(),
         )
+    }
+
+    /// The cluster as this scheduler sees it, for the page.
+    pub fn watcher(&self) -> ViewHandle {
+        self.driver.clone()
     }
 
     /// Schedules until the future is dropped or the API server rejects our credentials.
@@ -81,7 +86,14 @@ impl Scheduler {
         context.health.announce(HEALTH_NAME, SILENCE_MAX);
         let status_queue = StatusQueue::new();
         let write_limiter = Arc::new(WriteLimiter::new());
-        let driver = driver::Driver::new(&context, &self.settings, &self.metrics, &status_queue, &write_limiter);
+        let driver = driver::Driver::new(
+            &context,
+            &self.settings,
+            &self.metrics,
+            &status_queue,
+            &write_limiter,
+            self.driver.running_flag(),
+        );
         let error = tokio::select! {
             biased;
             error = driver.run(&mut debug_requests) => error,

@@ -4,6 +4,7 @@
 mod job_order;
 mod pod_explanation;
 mod remedies;
+mod view_handle;
 
 use std::sync::Arc;
 
@@ -15,12 +16,15 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use kai_api::ObjectKey;
 use kai_engine::model::{GangKey, Millis};
+use kai_view::{ClusterView, Decision};
 use serde::Deserialize;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 pub(crate) use job_order::JobOrder;
 pub(crate) use pod_explanation::PodExplanation;
 pub(crate) use remedies::{EngineCopy, Workloads};
+pub(crate) use view_handle::RunningFlag;
+pub use view_handle::ViewHandle;
 
 use crate::{Settings, snapshot};
 
@@ -35,6 +39,13 @@ pub(crate) enum DebugRequest {
     Workloads(Vec<Arc<GangKey>>, oneshot::Sender<Workloads>),
     /// The order in which the engine tries pending pod groups.
     JobOrder(oneshot::Sender<JobOrder>),
+    /// The cluster after the last cycle.
+    View(oneshot::Sender<Arc<ClusterView>>),
+    /// The decisions with larger numbers, oldest first.
+    Decisions {
+        after: u64,
+        reply: oneshot::Sender<Vec<Decision>>,
+    },
 }
 
 #[derive(Clone)]
@@ -42,28 +53,27 @@ struct Shared {
     client: kai_cluster::Client,
     clock: kai_cluster::Clock,
     settings: Arc<Settings>,
-    debug_sender: mpsc::Sender<DebugRequest>,
-    /// Held while an explanation is tried: each takes copies of the cluster, so there is one at a time.
-    trials: Arc<tokio::sync::Semaphore>,
+    driver: ViewHandle,
 }
 
 pub(crate) fn router(
     client: kai_cluster::Client,
     clock: kai_cluster::Clock,
     settings: Arc<Settings>,
-    debug_sender: mpsc::Sender<DebugRequest>,
+    driver: ViewHandle,
 ) -> Router {
     let shared = Shared {
         client,
         clock,
         settings,
-        debug_sender,
-        trials: Arc::new(tokio::sync::Semaphore::new(1)),
+        driver,
     };
     Router::new()
         .route("/get-snapshot", get(get_snapshot))
         .route("/get-job-order", get(get_job_order))
         .route("/explain", get(explain))
+        .route("/view", get(get_view))
+        .route("/decisions", get(get_decisions))
         .with_state(shared)
 }
 
@@ -99,7 +109,7 @@ async fn explain(State(shared): State<Shared>, Query(query): Query<ExplainQuery>
         return (StatusCode::BAD_REQUEST, "write the pod as namespace/name").into_response();
     };
     let pod = ObjectKey::new(namespace, name);
-    match shared.ask(|reply| DebugRequest::Explain(pod, reply)).await {
+    match shared.driver.ask(|reply| DebugRequest::Explain(pod, reply)).await {
         Some(Some(explanation)) if query.remedies => remedies::respond(&shared, explanation, namespace, name).await,
         Some(Some(explanation)) => axum::Json(explanation).into_response(),
         Some(None) => (StatusCode::NOT_FOUND, "there is no such pod, or it has ended").into_response(),
@@ -108,22 +118,38 @@ async fn explain(State(shared): State<Shared>, Query(query): Query<ExplainQuery>
 }
 
 async fn get_job_order(State(shared): State<Shared>) -> Response {
-    match shared.ask(DebugRequest::JobOrder).await {
+    match shared.driver.ask(DebugRequest::JobOrder).await {
         Some(order) => axum::Json(order).into_response(),
         None => (StatusCode::SERVICE_UNAVAILABLE, BUSY).into_response(),
     }
 }
 
-impl Shared {
-    /// The driver's answer; `None` if there is none in time.
-    async fn ask<A>(&self, request: impl FnOnce(oneshot::Sender<A>) -> DebugRequest) -> Option<A> {
-        let (reply, answer) = oneshot::channel();
-        self.debug_sender.try_send(request(reply)).ok()?;
-        tokio::time::timeout(ANSWER_TIMEOUT, answer).await.ok()?.ok()
+async fn get_view(State(shared): State<Shared>) -> Response {
+    let Some(view) = shared.driver.ask(DebugRequest::View).await else {
+        return (StatusCode::SERVICE_UNAVAILABLE, BUSY).into_response();
+    };
+    // Megabytes on a large cluster: other tasks go on meanwhile.
+    match tokio::task::spawn_blocking(move || serde_json::to_vec(&*view)).await {
+        Ok(Ok(json)) => ([(CONTENT_TYPE, "application/json")], json).into_response(),
+        Ok(Err(error)) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+#[derive(Deserialize)]
+struct DecisionsQuery {
+    /// The number of the last decision that the caller has.
+    #[serde(default)]
+    after: u64,
+}
+
+async fn get_decisions(State(shared): State<Shared>, Query(query): Query<DecisionsQuery>) -> Response {
+    let after = query.after;
+    let request = |reply| DebugRequest::Decisions { after, reply };
+    match shared.driver.ask(request).await {
+        Some(decisions) => axum::Json(decisions).into_response(),
+        None => (StatusCode::SERVICE_UNAVAILABLE, BUSY).into_response(),
     }
 }
 
 const BUSY: &str = "the scheduler is not leading or too busy to answer; ask again, or ask the replica that leads";
-
-/// The driver answers at the end of the next cycle.
-const ANSWER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);

@@ -1,0 +1,212 @@
+//! Views for people who may see only some namespaces.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use kai_view::{
+    Beneficiary, ClusterView, Decision, DecisionKind, Gang, GpuUser, Hidden, Knowledge, OTHER_WORK, Pod, PodGpus,
+};
+use proptest::prelude::*;
+use serde_json::json;
+use support::{World, node};
+
+/// A gang with one pod on a GPU.
+#[derive(Clone, Debug)]
+struct Work {
+    namespace: usize,
+    /// Whether somebody wrote a name with spaces into the pod group's annotation.
+    has_odd_name: bool,
+    waits: bool,
+    /// Other gangs that its reason names.
+    holders: Vec<usize>,
+}
+
+fn namespace(number: usize) -> String {
+    format!("ns-{number}")
+}
+
+impl Work {
+    fn workload_name(&self, at: usize) -> String {
+        match self.has_odd_name {
+            true => format!("the owner-{at:03} of it"),
+            false => format!("owner-{at:03}"),
+        }
+    }
+
+    fn names(&self, at: usize) -> [String; 3] {
+        [
+            format!("gang-{at:03}"),
+            format!("pod-{at:03}"),
+            format!("owner-{at:03}"),
+        ]
+    }
+}
+
+/// The texts of the scheduler name gangs in these ways.
+fn reason(all: &[Work], holders: &[usize]) -> String {
+    let mut text =
+        "no nodes with enough resources were found: 1 node(s) didn't match Pod's node affinity/selector".to_owned();
+    for (number, holder) in holders.iter().map(|holder| holder % all.len()).enumerate() {
+        let (work, names) = (&all[holder], all[holder].names(holder));
+        let namespace = namespace(work.namespace);
+        text += &match number % 4 {
+            0 => format!("; held by Job {namespace}/{} (2 GPUs)", work.workload_name(holder)),
+            1 => format!(", pod group {namespace}/{} (0.5 GPUs)", names[0]),
+            2 => format!("; {namespace}/{} has it.", names[1]),
+            _ => format!("; preempted by {namespace}/{}", work.workload_name(holder)),
+        };
+    }
+    text
+}
+
+/// A node whose only GPU all of this work shares.
+fn view(all: &[Work]) -> ClusterView {
+    let mut view = World::new(&[node("n1", 1, json!({}))]).view(Knowledge::complete());
+    let (mut gangs, mut pods, mut users, mut decisions) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for (at, work) in all.iter().enumerate() {
+        let [gang, pod, _] = work.names(at);
+        let (namespace, workload_name) = (namespace(work.namespace), work.workload_name(at));
+        let reason = reason(all, &work.holders);
+        gangs.push(Gang {
+            namespace: namespace.clone(),
+            pod_group: gang.clone(),
+            workload_kind: "Job".to_owned(),
+            workload_name: workload_name.clone(),
+            queue: "q".to_owned(),
+            priority: 50,
+            preemptible: true,
+            min: 1,
+            pods: 1,
+            running: 0,
+            starting: 0,
+            waiting: 1,
+            releasing: 0,
+            needed: 1,
+            position: None,
+            created: String::new(),
+            waiting_since: None,
+            last_start: None,
+            last_eviction: None,
+            stale_since: None,
+            reason: Some(reason.clone()),
+            reason_source: None,
+        });
+        let status = if work.waits { "Pending" } else { "Running" };
+        pods.push(Pod {
+            namespace: namespace.clone(),
+            name: pod.clone(),
+            uid: String::new(),
+            pod_group: Some(gang.clone()),
+            status: status.to_owned(),
+            node: None,
+            gpus: PodGpus::Whole { devices: 1 },
+            gpu_groups: Vec::new(),
+            created: String::new(),
+            since: None,
+            reason: Some(reason.clone()),
+            reason_source: None,
+        });
+        users.push(GpuUser {
+            namespace: namespace.clone(),
+            name: pod.clone(),
+            status: status.to_owned(),
+            foreign: false,
+            mib: Some(100),
+            slices: 1,
+        });
+        let beneficiary = work.holders.first().map(|holder| {
+            let holder = holder % all.len();
+            Beneficiary {
+                namespace: self::namespace(all[holder].namespace),
+                pod_group: all[holder].names(holder)[0].clone(),
+                workload: format!("Job {}", all[holder].workload_name(holder)),
+                queue: None,
+            }
+        });
+        decisions.push(Decision {
+            number: at as u64,
+            time: String::new(),
+            kind: DecisionKind::Evict,
+            action: Some("reclaim".to_owned()),
+            namespace,
+            pod,
+            pod_group: Some(gang),
+            workload: format!("Job {workload_name}"),
+            queue: None,
+            node: None,
+            gpus: PodGpus::None,
+            beneficiary,
+            reason: Some(reason),
+        });
+    }
+    let node = &mut view.nodes.as_mut().unwrap()[0];
+    node.gpus[0].pods = users;
+    (view.gangs, view.pods, view.decisions) = (Some(gangs), Some(pods), Some(decisions));
+    view
+}
+
+fn work() -> impl Strategy<Value = Work> {
+    let odd = prop::bool::weighted(0.1);
+    (0..4_usize, odd, any::<bool>(), prop::collection::vec(0..30_usize, 0..5)).prop_map(
+        |(namespace, has_odd_name, waits, holders)| Work {
+            namespace,
+            has_odd_name,
+            waits,
+            holders,
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn no_name_of_another_namespace_is_in_the_json(
+        all in prop::collection::vec(work(), 1..30),
+        own in prop::collection::btree_set(0..4_usize, 0..4),
+    ) {
+        let namespaces: BTreeSet<String> = own.iter().map(|number| namespace(*number)).collect();
+        let full = view(&all);
+        let restricted = full.restricted_to(&namespaces);
+        let json = serde_json::to_string(&restricted).unwrap();
+        for (at, work) in all.iter().enumerate() {
+            for name in work.names(at) {
+                if own.contains(&work.namespace) {
+                    prop_assert!(json.contains(&name), "own name {name} is gone");
+                } else {
+                    prop_assert!(!json.contains(&name), "{name} of {} in {json}", namespace(work.namespace));
+                }
+            }
+        }
+        let foreign = all.iter().filter(|work| !own.contains(&work.namespace)).count() as u32;
+        prop_assert_eq!(restricted.hidden, Some(Hidden { gangs: foreign, pods: foreign }));
+        let users = &restricted.nodes.as_ref().unwrap()[0].gpus[0].pods;
+        let mib: i64 = users.iter().map(|user| user.mib.unwrap()).sum();
+        prop_assert_eq!(mib, 100 * all.len() as i64, "the amounts stay");
+        let merged = users.iter().filter(|user| user.name == OTHER_WORK && user.namespace.is_empty()).count();
+        prop_assert_eq!(merged, usize::from(foreign > 0));
+    }
+}
+
+#[test]
+fn reasons_stay_readable() {
+    let work = |namespace: usize, holders: &[usize]| Work {
+        namespace,
+        has_odd_name: false,
+        waits: true,
+        holders: holders.to_vec(),
+    };
+    let full = view(&[work(0, &[1, 0]), work(1, &[])]);
+    let restricted = full.restricted_to(&[namespace(0)].into());
+    assert_eq!(
+        restricted.gangs.unwrap()[0].reason.as_deref(),
+        Some(
+            "no nodes with enough resources were found: 1 node(s) didn't match Pod's node affinity/selector; held by other work (2 \
+             GPUs), pod group ns-0/gang-000 (0.5 GPUs)"
+        )
+    );
+    let decision = &restricted.decisions.unwrap()[0];
+    assert_eq!(decision.beneficiary, None);
+    assert_eq!(decision.reason.as_deref(), Some("evicted for other work (reclaim)"));
+    assert_eq!(full.hidden, None);
+}
