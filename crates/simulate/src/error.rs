@@ -64,6 +64,14 @@ pub enum Error {
         /// The problem.
         problem: String,
     },
+    /// A file can't be written.
+    #[error("{path}: can't be written: {problem}", path = path.display())]
+    Unwritable {
+        /// The file.
+        path: PathBuf,
+        /// The problem.
+        problem: String,
+    },
     /// A change of the cluster can't be made.
     #[error("--what-if \"{change}\": {problem}")]
     Change {

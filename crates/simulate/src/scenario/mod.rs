@@ -8,6 +8,7 @@
 //! | `manifest`, `workloads`, `installation` | manifests: pods of workloads, admission and grouping |
 //! | `snapshot` | snapshots of a scheduler |
 //! | `what_if` | changes of a cluster |
+//! | `redact` | files without the names of a cluster, for bug reports |
 //! | `objects`, `checks` | the Kubernetes objects; references between them |
 //! | `field_types` | types and values that an API server would refuse |
 //! | `unknown_fields`, `object_files`, `warnings` | messages about mistakes in files |
@@ -22,6 +23,7 @@ mod object_files;
 mod objects;
 mod params;
 mod parse;
+mod redact;
 mod snapshot;
 mod sources;
 mod unknown_fields;
@@ -38,6 +40,7 @@ use kai_mirror::MirrorSettings;
 pub use expectation::{Expectation, ExpectedNode, ExpectedPod, ExpectedTotals};
 pub use installation::{Author, Document, Installation, Manifests, NotInstalled};
 pub use objects::Objects;
+pub use redact::{NameClass, RedactedFile, Redaction, Replacements, load_redacted, redact, redaction_differences};
 pub use snapshot::{SchedulerPolicy, SnapshotSettings};
 pub use sources::{File, Source, discover};
 pub use warnings::Warnings;

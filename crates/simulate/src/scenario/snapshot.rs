@@ -22,7 +22,7 @@ use super::{Installation, Warnings};
 use crate::Error;
 
 /// The entry of the zip file.
-const ENTRY: &str = "snapshot.json";
+pub(super) const ENTRY: &str = "snapshot.json";
 /// The largest entry. A cluster of 20,000 pods needs about 100 MiB; the rest is a zip file made to fill the memory.
 const INFLATED_BYTES_MAX: u64 = 512 << 20;
 /// Entries of a zip file that a message names.
@@ -89,6 +89,16 @@ struct RawSnapshot {
 
 /// Reads a zip file or an unpacked entry.
 pub(super) fn read(path: &Path, bytes: Vec<u8>, installation: &dyn Installation) -> Result<Snapshot, Error> {
+    let document = parse(path, bytes)?;
+    let raw = RawSnapshot::deserialize(document).map_err(|error| Error::Snapshot {
+        path: path.to_owned(),
+        problem: error.to_string(),
+    })?;
+    build(path, raw, installation)
+}
+
+/// The JSON of a zip file or of an unpacked entry.
+pub(super) fn parse(path: &Path, bytes: Vec<u8>) -> Result<Value, Error> {
     let invalid = |problem: String| Error::Snapshot {
         path: path.to_owned(),
         problem,
@@ -104,9 +114,7 @@ pub(super) fn read(path: &Path, bytes: Vec<u8>, installation: &dyn Installation)
         other => other,
     })?;
     let document = parsed.into_iter().next().filter(Value::is_object);
-    let document = document.ok_or_else(|| invalid(format!("{ENTRY} has to be fields with values")))?;
-    let raw = RawSnapshot::deserialize(document).map_err(|error| invalid(error.to_string()))?;
-    build(path, raw, installation)
+    document.ok_or_else(|| invalid(format!("{ENTRY} has to be fields with values")))
 }
 
 /// The content of the entry. Refuses a larger one before it fills the memory, whatever size the zip file states.
