@@ -4,7 +4,7 @@
 //! The objects were in a cluster: admission and grouping have passed, and fields that are unknown here get no warning. KAI omits the kinds
 //! of objects and most fields of containers.
 
-use std::io::{Cursor, Read};
+use std::io::{Cursor, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use super::{Installation, Warnings};
 use crate::Error;
 
 /// The entry of the zip file.
-pub(super) const ENTRY: &str = "snapshot.json";
+const ENTRY: &str = "snapshot.json";
 /// The largest entry. A cluster of 20,000 pods needs about 100 MiB; the rest is a zip file made to fill the memory.
 const INFLATED_BYTES_MAX: u64 = 512 << 20;
 /// Entries of a zip file that a message names.
@@ -268,19 +268,16 @@ fn latest_time(object: &Value) -> Option<Millis> {
     .max()
 }
 
-/// Packs a snapshot into a zip file.
-#[cfg(test)]
-fn zipped(snapshot: &Value) -> std::io::Result<Vec<u8>> {
+/// Packs a snapshot into a zip file, as a scheduler does.
+pub(super) fn zipped(snapshot: &Value) -> std::io::Result<Vec<u8>> {
     let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
     zip.start_file(ENTRY, zip::write::SimpleFileOptions::default())?;
-    serde_json::to_writer(&mut zip, snapshot)?;
+    zip.write_all(&serde_json::to_vec(snapshot)?)?;
     Ok(zip.finish()?.into_inner())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use serde_json::json;
     use zip::write::SimpleFileOptions;
 
@@ -357,6 +354,55 @@ mod tests {
         assert_eq!(outcome.totals.bound, 1, "{outcome:?}");
         // The entry itself is a snapshot, too.
         assert!(load(of_kai().to_string().into_bytes()).is_ok());
+    }
+
+    /// A snapshot of KAI, redacted and read again, is a snapshot that decides the same.
+    #[test]
+    fn a_snapshot_of_kai_can_be_redacted_and_read_again() {
+        let folder = std::env::temp_dir().join(format!("kai-redact-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("acme.zip");
+        std::fs::write(&file, zipped(&of_kai()).unwrap()).unwrap();
+        let sources = super::super::discover(&[file.clone()], std::io::empty()).unwrap();
+        let redaction = super::super::redact(&sources[0]).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        let [redacted] = redaction.files.as_slice() else {
+            panic!("one file gives one file")
+        };
+        let bytes = redacted.bytes(Path::new("redacted.zip")).unwrap();
+        assert!(is_zip(&bytes));
+        let original = load(zipped(&of_kai()).unwrap()).unwrap();
+        let read = load(bytes.clone()).unwrap();
+        assert_eq!(
+            (read.now, read.objects.complete),
+            (original.now, original.objects.complete)
+        );
+        let json = parse(Path::new("redacted.zip"), bytes).unwrap();
+        assert_eq!(
+            json["rawObjects"]["topologies"],
+            Value::Null,
+            "null stays null: the list is not complete"
+        );
+        assert_eq!(json["rawObjects"]["bindRequests"], json!([]));
+        assert_eq!(json["rawObjects"]["pods"][0]["metadata"]["name"], "pod-1");
+        assert_eq!(json["config"]["actions"], "allocate");
+        let run = |scenario| crate::run::run(scenario, &crate::run::Options::default());
+        let (original, read) = (run(original), run(read));
+        assert_eq!((original.totals, read.totals.bound), (read.totals, 1));
+        assert_eq!(
+            super::super::redaction_differences(&original, &read, &redaction.names),
+            Vec::<String>::new()
+        );
+        // The comparison finds a difference.
+        let mut other = of_kai();
+        other["rawObjects"]["nodes"][0]["spec"]["unschedulable"] = true.into();
+        let other = run(load(zipped(&other).unwrap()).unwrap());
+        assert_ne!(
+            super::super::redaction_differences(&other, &read, &redaction.names),
+            Vec::<String>::new()
+        );
+        // JSON for a file of that name.
+        assert!(load(redacted.bytes(Path::new("redacted.json")).unwrap()).is_ok());
     }
 
     #[test]

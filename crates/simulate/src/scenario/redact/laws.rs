@@ -321,3 +321,13 @@ fn all_scenarios_decide_as_before() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
     assert!(pods > 500, "{pods} pods");
 }
+
+#[test]
+fn redacting_mutated_snapshots_never_panics() {
+    let Content::Snapshot(corpus) = snapshot() else {
+        unreachable!()
+    };
+    kai_fuzz::Fuzz::short("redact").at_most(300).json(&[corpus], |mutated| {
+        redacted(&Content::Snapshot(mutated.clone()));
+    });
+}

@@ -24,7 +24,6 @@ mod vocabulary;
 mod walk;
 
 use std::collections::BTreeSet;
-use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -169,7 +168,7 @@ impl RedactedFile {
         let yaml = |value: &Value| serde_saphyr::to_string(value).map_err(|error| failed(error.to_string()));
         Ok(match &self.content {
             Content::Snapshot(snapshot) if is_json => json(snapshot)?,
-            Content::Snapshot(snapshot) => zipped(snapshot).map_err(|error| failed(error.to_string()))?,
+            Content::Snapshot(snapshot) => snapshot::zipped(snapshot).map_err(|error| failed(error.to_string()))?,
             Content::Case(case) if is_json => json(case)?,
             Content::Case(case) => yaml(case)?.into_bytes(),
             Content::Manifests(documents) if is_json => {
@@ -190,13 +189,6 @@ impl RedactedFile {
             Content::Case(_) | Content::Manifests(_) => "yaml",
         }
     }
-}
-
-fn zipped(snapshot: &Value) -> std::io::Result<Vec<u8>> {
-    let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
-    zip.start_file(snapshot::ENTRY, zip::write::SimpleFileOptions::default())?;
-    zip.write_all(&serde_json::to_vec(snapshot)?)?;
-    Ok(zip.finish()?.into_inner())
 }
 
 /// Reads the redacted files as the scenario that they are.
