@@ -41,8 +41,8 @@ impl ViewHandle {
         self.ask(DebugRequest::View).await
     }
 
-    /// Why this pod waits and what would let it start; `None` if it does not wait, or as for [`ViewHandle::view`]. Explanations are made
-    /// one at a time.
+    /// Why this pod waits and what would let it start, or that it does not wait; `None` if there is no such pod, or as for
+    /// [`ViewHandle::view`]. Explanations are made one at a time.
     pub async fn explain(&self, namespace: &str, pod: &str) -> Option<ExplanationView> {
         if !self.is_running() {
             return None;

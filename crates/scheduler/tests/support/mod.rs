@@ -1,7 +1,7 @@
 //! An embedded API server with the scheduler as its only component. Tests play binder, kubelets and pod grouper.
 
-// A test fails by a panic.
-#![allow(clippy::unwrap_used)]
+// A test fails by a panic. Each test binary uses a part of these functions.
+#![allow(clippy::unwrap_used, dead_code)]
 
 use std::sync::Arc;
 use std::time::Duration;
