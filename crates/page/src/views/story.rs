@@ -1,0 +1,211 @@
+//! The story of a pod or gang as a time line, and what would help it.
+
+use kai_view::{Decision, DecisionKind, ExplanationView, Gang, Pod};
+
+use super::words::{decision_cause, node_link, pod_gpus, pod_link, queue_link};
+use crate::facts::Facts;
+use crate::html::Html;
+
+/// Decisions in the story of one gang. A gang of a thousand pods has more.
+const DECISIONS_MAX: usize = 60;
+
+/// A time line in the making.
+pub(super) struct Story<'a> {
+    events: Vec<Event<'a>>,
+}
+
+struct Event<'a> {
+    /// `None` = not known; the event stays where it was added.
+    time: Option<&'a str>,
+    class: &'static str,
+    html: Html,
+}
+
+impl<'a> Story<'a> {
+    pub(super) fn new() -> Story<'a> {
+        Story { events: Vec::new() }
+    }
+
+    /// Adds an event that is later than those before it, or sorted by its time.
+    pub(super) fn add(&mut self, time: Option<&'a str>, class: &'static str, write: impl FnOnce(&mut Html)) {
+        let mut html = Html::default();
+        write(&mut html);
+        self.events.push(Event { time, class, html });
+    }
+
+    /// Adds the decisions, the newest of which come first.
+    pub(super) fn add_decisions(&mut self, facts: &Facts<'_>, decisions: &[&'a Decision], with_pods: bool) {
+        let shown = &decisions[..decisions.len().min(DECISIONS_MAX)];
+        if decisions.len() > shown.len() {
+            self.add(None, "note", |html| {
+                html.show(decisions.len() - shown.len()).raw(" older decisions are not shown");
+            });
+        }
+        for decision in shown.iter().rev() {
+            let class = match decision.kind {
+                DecisionKind::Bind => "ok",
+                DecisionKind::Promise => "hint",
+                DecisionKind::Evict => "bad",
+            };
+            self.add(Some(&decision.time), class, |html| {
+                html.raw(match decision.kind {
+                    DecisionKind::Bind => "<b>Bound</b>",
+                    DecisionKind::Promise => "<b>Promised a place</b>",
+                    DecisionKind::Evict => "<b>Evicted</b>",
+                });
+                if with_pods {
+                    html.raw(": ");
+                    pod_link(html, &decision.namespace, &decision.pod);
+                }
+                if let Some(node) = &decision.node {
+                    html.raw(if decision.kind == DecisionKind::Evict { " from " } else { " on " });
+                    node_link(html, node);
+                }
+                if let Some(action) = &decision.action {
+                    html.raw(" by ").text(action);
+                }
+                html.raw("<div class=\"cause\">");
+                decision_cause(html, facts, decision);
+                html.raw("</div>");
+            });
+        }
+    }
+
+    /// Sorts by time. An event without a time stays after the one before it.
+    pub(super) fn write(mut self, html: &mut Html) {
+        let mut last = "";
+        let mut keyed: Vec<(&str, Event<'_>)> = Vec::with_capacity(self.events.len());
+        for event in self.events.drain(..) {
+            last = event.time.unwrap_or(last);
+            keyed.push((last, event));
+        }
+        keyed.sort_by_key(|(time, _)| *time);
+        html.raw("<ol class=\"story\">");
+        for (_, event) in &keyed {
+            html.raw("<li class=\"").raw(event.class).raw("\">");
+            match event.time {
+                Some(time) => html.time(time),
+                None => html.raw("<span class=\"quiet\">at no known time</span>"),
+            };
+            html.raw("<div>").append(&event.html).raw("</div></li>");
+        }
+        html.raw("</ol>");
+    }
+}
+
+/// The events that a gang has before any decision: creation and grouping.
+pub(super) fn add_beginning<'a>(story: &mut Story<'a>, facts: &Facts<'_>, gang: &'a Gang) {
+    story.add(Some(&gang.created), "", |html| {
+        html.raw("<b>Grouped</b> as pod group ").text(&gang.pod_group).raw(" of ");
+        html.text(&gang.workload_kind).raw(" ").text(&gang.workload_name).raw(", in ");
+        queue_link(html, facts, &gang.queue);
+        html.raw(", priority ").show(gang.priority);
+        if gang.min > 1 {
+            html.raw("; at least ").show(gang.min).raw(" pods start together");
+        }
+    });
+}
+
+/// Starts and evictions that the gang remembers and no shown decision tells.
+pub(super) fn add_memories<'a>(story: &mut Story<'a>, gang: &'a Gang, decisions: &[&Decision]) {
+    let told = |time: &str, kind: DecisionKind| decisions.iter().any(|decision| decision.kind == kind && decision.time.as_str() >= time);
+    if let Some(start) = gang.last_start.as_deref().filter(|start| !told(start, DecisionKind::Bind)) {
+        story.add(Some(start), "ok", |html| {
+            html.raw("<b>Started</b>: its minimum was placed");
+        });
+    }
+    if let Some(time) = gang.last_eviction.as_deref().filter(|time| !told(time, DecisionKind::Evict)) {
+        story.add(Some(time), "bad", |html| {
+            html.raw("<b>Lost a pod</b> to another workload; for whom is not known any more");
+        });
+    }
+}
+
+/// What a pod is doing now.
+pub(super) fn add_present<'a>(story: &mut Story<'a>, gang: Option<&Gang>, pod: &'a Pod) {
+    let since = pod.since.as_deref();
+    let class = match pod.status.as_str() {
+        "Running" => "ok now",
+        "Pending" | "Gated" => "warn now",
+        "Pipelined" | "Binding" | "Bound" => "hint now",
+        "Releasing" | "StuckInReleasing" | "Failed" => "bad now",
+        _ => "now",
+    };
+    for gpu_group in &pod.gpu_groups {
+        story.add(None, "", |html| {
+            html.raw("<b>Reserved</b>: GPU group ").text(gpu_group);
+        });
+    }
+    story.add(since, class, |html| {
+        let word = match pod.status.as_str() {
+            "Pending" => "Waiting",
+            "Gated" => "Waiting: scheduling gates are closed",
+            "Pipelined" => "Promised a place; others are leaving it",
+            "Binding" | "Bound" => "Starting",
+            "Releasing" => "Ending",
+            "StuckInReleasing" => "Ending, for longer than its grace period",
+            other => other,
+        };
+        html.raw("<b>").text(word).raw("</b>");
+        if let Some(node) = &pod.node {
+            html.raw(" on ");
+            node_link(html, node);
+        }
+        if let Some(position) = gang.and_then(|gang| gang.position) {
+            html.raw(", number ").show(position).raw(" in its queue");
+        }
+        if let Some(reason) = &pod.reason {
+            html.raw("<div class=\"cause\">").text(reason).raw("</div>");
+        }
+    });
+}
+
+/// What would let a pod start, as a fragment.
+pub(super) fn remedies(html: &mut Html, namespace: &str, pod: &str, explanation: Option<&ExplanationView>) {
+    html.raw("<h2>What would help ").text(namespace).raw("/").text(pod).raw("</h2>");
+    let Some(explanation) = explanation else {
+        html.raw("<p>It does not wait, or no answer could be computed.</p>");
+        return;
+    };
+    html.raw("<dl class=\"facts\">");
+    let position = explanation.position.as_ref().map(|position| &position.text);
+    let facts = [
+        ("position", position),
+        ("needs", explanation.needs.as_ref()),
+        ("room", explanation.fits.as_ref()),
+        ("no remedy", explanation.no_remedy.as_ref()),
+    ];
+    for (name, text) in facts {
+        if let Some(text) = text {
+            html.raw("<dt>").raw(name).raw("</dt><dd>").text(text).raw("</dd>");
+        }
+    }
+    html.raw("</dl>");
+    if !explanation.remedies.is_empty() {
+        html.raw(if explanation.remedies.len() > 1 { "<p>Any one of these:</p><ol class=\"remedies\">" } else { "<ol class=\"remedies\">" });
+        for remedy in &explanation.remedies {
+            html.raw("<li>").text(&remedy.text);
+            html.raw(if remedy.tried { "" } else { " <small>not tried</small>" }).raw("</li>");
+        }
+        html.raw("</ol>");
+    }
+    html.raw("<p class=\"quiet\">The scheduler tried each of them on a copy of the cluster, as it is now.");
+    if explanation.cut {
+        html.raw(" The search ended after ").show(explanation.trials).raw(" trials; there may be others.");
+    }
+    html.raw("</p>");
+}
+
+/// The facts of a pod that its page shows at the top.
+pub(super) fn pod_facts(html: &mut Html, pod: &Pod) {
+    html.raw("<dt>asks for</dt><dd>");
+    pod_gpus(html, &pod.gpus);
+    html.raw("</dd><dt>node</dt><dd>");
+    match &pod.node {
+        Some(node) => node_link(html, node),
+        None => {
+            html.raw("<span class=\"quiet\">none</span>");
+        }
+    }
+    html.raw("</dd>");
+}
