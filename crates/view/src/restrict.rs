@@ -112,7 +112,8 @@ impl ClusterView {
         NameFilter {
             namespaces,
             // Without the list of gangs nobody knows.
-            has_odd_names: self.gangs.is_none() || foreign.any(|gang| is_odd(&gang.workload_kind) || !is_plain_name(&gang.workload_name)),
+            has_odd_names: self.gangs.is_none()
+                || foreign.any(|gang| is_odd(&gang.workload_kind) || !is_plain_name(&gang.workload_name)),
         }
     }
 }

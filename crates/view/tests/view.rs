@@ -3,7 +3,11 @@
 
 mod support;
 
-use kai_view::{ClusterView, GpuState, Knowledge, List, MissingList, PodGpus, ReasonSource, SlicesKind};
+use kai_mirror::{MirrorSettings, Partition};
+use kai_view::{
+    Beneficiary, ClusterView, Decision, DecisionKind, GpuState, Knowledge, List, MissingList, PodGpus, ReasonSource,
+    SlicesKind,
+};
 use serde_json::{Value, json};
 use support::{World, gang, node, pod, queue, reservation};
 
@@ -18,8 +22,21 @@ fn small_cluster() -> Vec<Value> {
         share["metadata"]["annotations"] = more;
         share
     };
+    let condition = |kind: &str, status: &str, reason: &str, message: &str| json!({ "type": kind, "status": status, "reason": reason, "message": message });
+    let facts = json!({
+        "metadata": { "labels": {
+            "nvidia.com/cuda.driver-version.full": "570.133.20", "topology.kubernetes.io/zone": "zone-1", "example.com/rack": "rack-7",
+            "example.com/other": "not shown",
+        } },
+        "status": { "conditions": [
+            condition("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
+            condition("GPUSetupHealthy", "False", "Warnings", "the CDI spec is older than the driver"),
+        ] },
+    });
+    let levels = json!([{ "nodeLabel": "topology.kubernetes.io/zone" }, { "nodeLabel": "example.com/rack" }]);
     vec![
-        node("h100-1", 4, json!({})),
+        json!({ "kind": "Topology", "metadata": { "name": "racks" }, "spec": { "levels": levels } }),
+        node("h100-1", 4, facts),
         queue("research", None, 4),
         queue("team-a", Some("research"), 1),
         queue("team-b", Some("research"), 3),
@@ -106,6 +123,74 @@ fn queues_are_a_tree_with_their_amounts() {
     assert_eq!(queues[1].over_quota, Some(true));
     assert_eq!((queues[2].gangs_waiting, queues[2].gangs_running), (Some(1), Some(0)));
     assert_eq!(text(queues[2].gpus.requested), "4");
+}
+
+#[test]
+fn nodes_have_what_their_labels_and_conditions_say() {
+    let mut objects = small_cluster();
+    let in_pool = json!({ "metadata": { "labels": {
+        "kai.scheduler/node-pool": "a", "nvidia.com/gpu.deploy.driver": "true", "example.com/rack": "rack-8",
+    } } });
+    objects.push(node("plain", 1, in_pool));
+    let full = view(&objects);
+    // The scheduler of the default node pool has the nodes without the label.
+    let [node] = &full.nodes.as_ref().unwrap()[..] else {
+        panic!()
+    };
+    assert_eq!(
+        (node.pool.as_deref(), node.driver.as_deref()),
+        (None, Some("570.133.20"))
+    );
+    let domains: Vec<(&str, &str, &str)> = node
+        .topology
+        .iter()
+        .map(|domain| (domain.topology.as_str(), domain.level.as_str(), domain.value.as_str()))
+        .collect();
+    assert_eq!(
+        domains,
+        [
+            ("racks", "topology.kubernetes.io/zone", "zone-1"),
+            ("racks", "example.com/rack", "rack-7")
+        ]
+    );
+    assert!(node.labels.contains_key("example.com/rack") && node.labels.contains_key("nvidia.com/gpu.product"));
+    assert!(!node.labels.contains_key("example.com/other"));
+    let kinds: Vec<(&str, bool)> = node
+        .conditions
+        .iter()
+        .map(|condition| (condition.kind.as_str(), condition.is_problem()))
+        .collect();
+    assert_eq!(kinds, [("GPUSetupHealthy", true), ("Ready", false)]);
+    assert_eq!(
+        node.conditions[0].message.as_deref(),
+        Some("the CDI spec is older than the driver")
+    );
+
+    let settings = MirrorSettings {
+        partition: Partition::new("kai.scheduler/node-pool", "a"),
+        ..MirrorSettings::default()
+    };
+    let pool = World::with(&settings, &objects).view(Knowledge::complete());
+    let [node] = &pool.nodes.as_ref().unwrap()[..] else {
+        panic!()
+    };
+    assert_eq!(node.pool.as_deref(), Some("a"));
+    assert_eq!(node.topology, [], "without the outer level it is in no domain");
+    assert!(!node.labels.contains_key("nvidia.com/gpu.deploy.driver"));
+    assert!(node.labels.contains_key("example.com/rack"), "a level of a topology");
+}
+
+#[test]
+fn a_queue_borrows_from_siblings_that_leave_their_quota() {
+    let view = view(&small_cluster());
+    let queues = view.queues.as_ref().unwrap();
+    let lenders: Vec<(&str, String)> = queues[1]
+        .lenders
+        .iter()
+        .map(|lender| (lender.queue.as_str(), lender.gpus.to_string()))
+        .collect();
+    assert_eq!(lenders, [("team-b", "1.63".to_owned())]);
+    assert_eq!((&queues[0].lenders, &queues[2].lenders), (&vec![], &vec![]));
 }
 
 #[test]
@@ -242,6 +327,31 @@ fn the_order_of_objects_does_not_matter() {
     assert_eq!(view(&objects), expect);
 }
 
+/// A decision as the scheduler records it.
+fn eviction() -> Decision {
+    let text = |text: &str| Some(text.to_owned());
+    Decision {
+        number: 7,
+        time: "2026-01-01T00:58:00Z".to_owned(),
+        kind: DecisionKind::Evict,
+        action: text("reclaim"),
+        namespace: "team".to_owned(),
+        pod: "old-0".to_owned(),
+        pod_group: text("old"),
+        workload: "Job old-owner".to_owned(),
+        queue: text("team-a"),
+        node: text("h100-1"),
+        gpus: PodGpus::Whole { devices: 1 },
+        beneficiary: Some(Beneficiary {
+            namespace: "team".to_owned(),
+            pod_group: "earlier".to_owned(),
+            workload: "Job earlier-owner".to_owned(),
+            queue: text("team-b"),
+        }),
+        reason: text("reclaimed for Job team/earlier-owner (1 pod in all)"),
+    }
+}
+
 /// The example of docs/view.md is the view of the small cluster. Run with `UPDATE_EXAMPLE=1` to write it.
 #[test]
 fn the_documentation_shows_a_real_view() {
@@ -249,7 +359,9 @@ fn the_documentation_shows_a_real_view() {
     let docs = std::fs::read_to_string(&path).unwrap();
     let (before, rest) = docs.split_once("```json\n").unwrap();
     let (shown, after) = rest.split_once("```\n").unwrap();
-    let real = serde_json::to_value(view(&small_cluster())).unwrap();
+    let mut real = view(&small_cluster());
+    real.decisions = Some(vec![eviction()]);
+    let real = serde_json::to_value(real).unwrap();
     if std::env::var_os("UPDATE_EXAMPLE").is_some() {
         let text = serde_json::to_string_pretty(&real).unwrap();
         std::fs::write(&path, format!("{before}```json\n{text}\n```\n{after}")).unwrap();
@@ -281,7 +393,10 @@ fn names(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(fields) => fields.iter().for_each(|(name, value)| {
             found.push(name.clone());
-            names(value, found);
+            // The keys of labels are no fields.
+            if name != "labels" {
+                names(value, found);
+            }
         }),
         Value::Array(items) => items.iter().for_each(|item| names(item, found)),
         _ => {}

@@ -23,11 +23,16 @@ pub(crate) struct World {
 impl World {
     /// A cluster with these objects, after one cycle.
     pub(crate) fn new(objects: &[Value]) -> World {
-        let mut mirror = ClusterMirror::new(&MirrorSettings::default());
+        World::with(&MirrorSettings::default(), objects)
+    }
+
+    pub(crate) fn with(settings: &MirrorSettings, objects: &[Value]) -> World {
+        let mut mirror = ClusterMirror::new(settings);
         mirror.tick(NOW);
         for object in objects {
             match object["kind"].as_str().unwrap() {
                 "Node" => mirror.apply_node(&read::<kai_api::Node>(object).1),
+                "Topology" => mirror.apply_topology(&read::<kai_api::Topology>(object).1),
                 "Queue" => mirror.apply_queue(&read::<kai_api::Queue>(object).1),
                 "PodGroup" => {
                     let (key, group) = read::<kai_api::PodGroup>(object);
