@@ -372,11 +372,63 @@ fn changes_come_out_as_expected() {
     check(&["queue team-blue gpu.quota=2"], [1, 0, 0, 4]);
     check(&["queue team-blue gpu.limit=1"], [1, 0, 0, 4]);
     check(&["delete pod red/train-2", "delete pod red/train-3"], [5, 0, 0, 0]);
+    // The gang waits for four GPUs of the other node, whose pods wait now.
+    check(&["remove node node-a"], [0, 1, 1, 6]);
+    check(&["remove node node-b"], [1, 0, 0, 6]);
+    check(&["delete podgroup blue/llm"], [1, 0, 0, 0]);
+    // Red is within its quota, and nothing may be taken from it.
+    check(&["queue team-red gpu.quota=8"], [1, 0, 0, 4]);
+    check(&["queue team-blue cpu.limit=1"], [0, 0, 0, 5]);
     // The second change undoes the first one.
     check(
         &["queue team-blue gpu.quota=2", "queue team-blue gpu.quota=6"],
         [1, 4, 2, 0],
     );
+}
+
+/// Changes that show in the fair shares: GPUs of team-blue and team-red.
+#[test]
+fn changes_of_weights_and_priorities_change_fair_shares() {
+    let check = |changes: &[&str], expect: [f64; 2]| {
+        let flags = changes.iter().flat_map(|change| ["--what-if", change]);
+        let arguments: Vec<&str> = ["two-teams.yaml"].into_iter().chain(flags).collect();
+        let outcome = example_json(&arguments);
+        let queues = outcome["queues"].as_array().unwrap();
+        let share = |name: &str| {
+            let queue = queues.iter().find(|queue| queue["name"] == name).unwrap();
+            queue["gpu"]["fairShare"].as_f64().unwrap()
+        };
+        assert_eq!([share("team-blue"), share("team-red")], expect, "{changes:?}");
+    };
+    check(&[], [4.25, 3.75]);
+    check(&["queue team-red gpu.overQuotaWeight=0"], [4.25, 2.0]);
+    let no_quotas = ["queue team-blue gpu.quota=0", "queue team-red gpu.quota=0"];
+    check(&no_quotas, [4.0, 4.0]);
+    check(&[&no_quotas[..], &["queue team-red priority=200"]].concat(), [0.5, 7.5]);
+    check(
+        &[&no_quotas[..], &["queue team-blue priority=200"]].concat(),
+        [4.25, 3.75],
+    );
+}
+
+/// A submitted pod passes admission and grouping, and is placed like the others.
+#[test]
+fn submitted_pods_are_scheduled() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pod.yaml");
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: { name: small, namespace: blue, labels: { kai.scheduler/queue: team-blue }, \
+               annotations: { gpu-fraction: '0.25' } }\n\
+               spec: { schedulerName: kai-scheduler, containers: [{ name: main }] }\n";
+    std::fs::write(&file, pod).unwrap();
+    let change = format!("submit {}", file.display());
+    let outcome = example_json(&["two-teams.yaml", "--what-if", &change]);
+    let pods = outcome["pods"].as_array().unwrap();
+    let small = pods.iter().find(|pod| pod["name"] == "small").unwrap();
+    assert_eq!(
+        (&small["status"], &small["node"]),
+        (&"Binding".into(), &"node-a".into())
+    );
+    assert_eq!(outcome["totals"]["bound"], 2);
 }
 
 #[test]

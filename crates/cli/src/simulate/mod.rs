@@ -5,8 +5,10 @@ mod explain;
 mod files;
 mod installation;
 mod junit;
+mod redact;
 mod report;
 mod table;
+mod watch;
 
 use std::io;
 use std::path::PathBuf;
@@ -17,7 +19,7 @@ use kai_engine::model::{Action, PlacementStrategy};
 use kai_simulate::diff::OutcomeDiff;
 use kai_simulate::outcome::Outcome;
 use kai_simulate::run::Options;
-use kai_simulate::scenario::{self, Change};
+use kai_simulate::scenario::{self, Change, Source};
 use rayon::prelude::*;
 
 use crate::grid::{Screen, printable};
@@ -58,6 +60,13 @@ pub(crate) struct Arguments {
     /// will do if there is only one.
     #[arg(long, value_name = "NAMESPACE/POD")]
     explain: Option<String>,
+    /// Write the input without its names, for a bug report: node-1 in place of the node's name, without images, commands, environments
+    /// and unknown fields. It decides as the original. For several files, FILE is a new folder.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["what_if", "check", "explain", "fail_on_pending", "watch"])]
+    redact: Option<PathBuf>,
+    /// Run again whenever a file changes, and print what that changes, until ctrl-c.
+    #[arg(long)]
+    watch: bool,
     /// Exit with 1 if a pod waits without a place after the last cycle, or admission refuses one.
     #[arg(long)]
     fail_on_pending: bool,
@@ -91,52 +100,98 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if arguments.diff && arguments.output == Output::Junit {
         anyhow::bail!("--diff has no JUnit report; use -o table or -o json");
     }
-    // A report of tests that compares nothing would call every case passed.
-    let check = arguments.check || arguments.output == Output::Junit;
-    let options = Options {
-        cycles: arguments.cycles,
-        actions: arguments.actions,
-        placement: arguments.placement.map(|placement| match placement {
-            Placement::Binpack => PlacementStrategy::Binpack,
-            Placement::Spread => PlacementStrategy::Spread,
-        }),
-        check,
-        explain: arguments.explain,
-    };
-    let sources = scenario::discover(&arguments.paths, io::stdin().lock())
-        .map_err(|error| anyhow::anyhow!("{}", printable(&error.to_string())))?;
-    let installed = Installed::new()?;
-    let wishes = Wishes {
-        output: arguments.output,
-        check,
-        fail_on_pending: arguments.fail_on_pending,
-        strict: arguments.strict,
-    };
-    let mut report = Report::new(wishes, Screen::of_standard_output());
-    for batch in sources.chunks(BATCH) {
-        let runs: Vec<Run> = batch
-            .par_iter()
-            .map(|source| {
-                let run = |changes: &[Change]| -> Result<Outcome, kai_simulate::Error> {
-                    let scenario = scenario::load_changed(source, changes, &installed)?;
-                    Ok(kai_simulate::run::run(scenario, &options))
-                };
-                let before = arguments.diff.then(|| run(&[])).transpose()?;
-                let after = run(&arguments.what_if)?;
-                let diff = before.map(|before| {
-                    let changes = arguments.what_if.iter().map(Change::to_string).collect();
-                    OutcomeDiff::new(changes, &before, &after)
-                });
-                Ok((after, diff))
-            })
-            .collect();
-        for (source, run) in batch.iter().zip(runs) {
-            match report.add(source, run) {
-                // The reader may close the pipe early.
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
-                printed => printed?,
+    let session = Session::new(arguments)?;
+    match (&session.redact, session.watch) {
+        (Some(file), _) => redact::run(&session, file),
+        (None, true) => watch::run(&session),
+        (None, false) => session.run(&session.sources()?, &mut |_, _| Ok(())),
+    }
+}
+
+/// A command with its flags.
+struct Session {
+    paths: Vec<PathBuf>,
+    options: Options,
+    wishes: Wishes,
+    what_if: Vec<Change>,
+    diff: bool,
+    redact: Option<PathBuf>,
+    watch: bool,
+    installed: Installed,
+    screen: Screen,
+}
+
+impl Session {
+    fn new(arguments: Arguments) -> anyhow::Result<Session> {
+        // A report of tests that compares nothing would call every case passed.
+        let check = arguments.check || arguments.output == Output::Junit;
+        Ok(Session {
+            paths: arguments.paths,
+            options: Options {
+                cycles: arguments.cycles,
+                actions: arguments.actions,
+                placement: arguments.placement.map(|placement| match placement {
+                    Placement::Binpack => PlacementStrategy::Binpack,
+                    Placement::Spread => PlacementStrategy::Spread,
+                }),
+                check,
+                explain: arguments.explain,
+            },
+            wishes: Wishes {
+                output: arguments.output,
+                check,
+                fail_on_pending: arguments.fail_on_pending,
+                strict: arguments.strict,
+            },
+            what_if: arguments.what_if,
+            diff: arguments.diff,
+            redact: arguments.redact,
+            watch: arguments.watch,
+            installed: Installed::new()?,
+            screen: Screen::of_standard_output(),
+        })
+    }
+
+    /// The scenarios of the paths.
+    fn sources(&self) -> anyhow::Result<Vec<Source>> {
+        let sources = scenario::discover(&self.paths, io::stdin().lock());
+        sources.map_err(|error| anyhow::anyhow!("{}", printable(&error.to_string())))
+    }
+
+    /// Runs and prints the scenarios, and passes on each outcome after it is printed.
+    fn run(
+        &self,
+        sources: &[Source],
+        ran: &mut dyn FnMut(&Source, &Outcome) -> io::Result<()>,
+    ) -> anyhow::Result<ExitCode> {
+        let mut report = Report::new(self.wishes, self.screen);
+        for batch in sources.chunks(BATCH) {
+            let runs: Vec<Run> = batch.par_iter().map(|source| self.run_one(source)).collect();
+            for (source, run) in batch.iter().zip(runs) {
+                let outcome = run.as_ref().ok().map(|(outcome, _)| outcome.clone());
+                let printed = report.add(source, run);
+                let printed = printed.and_then(|()| outcome.map_or(Ok(()), |outcome| ran(source, &outcome)));
+                match printed {
+                    // The reader may close the pipe early.
+                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+                    printed => printed?,
+                }
             }
         }
+        Ok(report.finish()?)
     }
-    Ok(report.finish()?)
+
+    fn run_one(&self, source: &Source) -> Run {
+        let run = |changes: &[Change]| -> Result<Outcome, kai_simulate::Error> {
+            let scenario = scenario::load_changed(source, changes, &self.installed)?;
+            Ok(kai_simulate::run::run(scenario, &self.options))
+        };
+        let before = self.diff.then(|| run(&[])).transpose()?;
+        let after = run(&self.what_if)?;
+        let diff = before.map(|before| {
+            let changes = self.what_if.iter().map(Change::to_string).collect();
+            OutcomeDiff::new(changes, &before, &after)
+        });
+        Ok((after, diff))
+    }
 }

@@ -250,6 +250,12 @@ pub(super) const POD: Rule = Fields(&[
     ),
 ]);
 
+/// Pods of a template have the namespace of the workload.
+const TEMPLATE_METADATA: Rule = Fields(&[
+    ("labels", Rule::Special(S::Labels)),
+    ("annotations", Rule::Special(S::Annotations)),
+]);
+
 const WORKLOAD: Rule = Fields(&[
     API_VERSION,
     KIND,
@@ -268,7 +274,7 @@ const WORKLOAD: Rule = Fields(&[
             ("selector", LABEL_SELECTOR),
             (
                 "template",
-                Fields(&[("metadata", Metadata(NameClass::Pod)), ("spec", POD_SPEC)]),
+                Fields(&[("metadata", TEMPLATE_METADATA), ("spec", POD_SPEC)]),
             ),
             (
                 "volumeClaimTemplates",

@@ -183,11 +183,13 @@ impl Walk<'_> {
             kept.insert("generateName".to_owned(), format!("{prefix}-").into());
         }
         match text("namespace") {
-            Some(namespace) => drop(kept.insert(
-                "namespace".to_owned(),
-                self.name(NameClass::Namespace, namespace).into(),
-            )),
-            None => drop(self.name(NameClass::Namespace, "default")),
+            Some(namespace) => {
+                let namespace = self.name(NameClass::Namespace, namespace);
+                kept.insert("namespace".to_owned(), namespace.into());
+            }
+            // The API server sets it; the other namespaces are sorted around it.
+            None if is_namespaced(class) => drop(self.name(NameClass::Namespace, "default")),
+            None => {}
         }
         if let Some(uid) = uid(fields, class, self.with_uids) {
             kept.insert("uid".to_owned(), self.name(NameClass::Uid, &uid).into());
@@ -450,6 +452,14 @@ fn uid(fields: &Map<String, Value>, class: NameClass, with_uids: bool) -> Option
         NameClass::Pod => Some(format!("{}/{name}", text("namespace").unwrap_or("default"))),
         _ => None,
     }
+}
+
+/// Whether objects with names of this class have a namespace.
+fn is_namespaced(class: NameClass) -> bool {
+    matches!(
+        class,
+        NameClass::Pod | NameClass::PodGroup | NameClass::Workload | NameClass::VolumeClaim | NameClass::ConfigMap
+    )
 }
 
 fn class_of_owner(kind: &str) -> NameClass {
