@@ -161,6 +161,20 @@ fn example_jetson() {
     });
 }
 
+/// The test workload of docs/jetson.md, on a Jetson with the memory that Linux has of 128 GB.
+#[test]
+fn example_multiubuntu() {
+    let mut thor = NodeTemplate::new("thor", "thor:1");
+    thor.memory = "125647Mi".to_owned();
+    scenario(&[thor], async |cluster| {
+        apply(cluster, include_str!("../../../../multiubuntu.yaml")).await;
+        let app = "ubuntu-test";
+        cluster.until("four run", |cluster| running(cluster, app) == 4).await;
+        until_waiting(cluster, app, 1, "didn't have enough resources: GPU memory").await;
+        assert_eq!(gpu_groups_of(&pods_of(cluster, app)).len(), 1);
+    });
+}
+
 #[test]
 fn example_half_a_gpu() {
     scenario(&playground(), async |cluster| {
