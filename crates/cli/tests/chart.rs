@@ -231,10 +231,11 @@ fn an_image_without_a_tag_is_refused() {
 
 /// `.ci/chart` runs the blocks by the name in the comment above them.
 #[test]
-fn the_commands_of_the_installation_page_are_run() {
-    let (page, script) = (read("docs/install.md"), read(".ci/chart"));
-    let lines: Vec<&str> = page.lines().collect();
-    for pair in lines.windows(2).filter(|pair| pair[1] == "```sh") {
+fn the_commands_of_the_pages_about_installation_are_run() {
+    let script = read(".ci/chart");
+    let pages = ["docs/install.md", "docs/jetson.md"].map(read).join("\n");
+    let lines: Vec<&str> = pages.lines().collect();
+    for pair in lines.windows(2).filter(|pair| pair[1].trim() == "```sh") {
         let name = pair[0]
             .strip_prefix("<!-- run by .ci/chart: ")
             .and_then(|rest| rest.strip_suffix(" -->"));
