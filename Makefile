@@ -40,6 +40,7 @@ program: ## build the program for this machine, target/release/kai
 .PHONY: image
 image: ## write the image to target/kai-image.tar, and load it into Docker if it runs
 	deploy/image/build $(IMAGE) $(ARCHIVE) $$(for each in $(ARCHITECTURES); do deploy/image/program $$each || exit; done)
+	deploy/image/check $(ARCHIVE) $(ARCHITECTURES)
 	deploy/image/load $(ARCHIVE)
 
 .PHONY: sbom
