@@ -47,6 +47,10 @@ image: ## write the image to target/kai-image.tar, and load it into Docker if it
 sbom: ## write the bill of materials (CycloneDX) to target/kai.cdx.json
 	deploy/image/sbom $(SBOM)
 
+.PHONY: deploy
+deploy: ## build the image for this machine, import it into k3s, and install the chart
+	deploy/k3s
+
 .PHONY: chart
 chart: ## pack the chart into ./charts
 	deploy/release/chart $$(deploy/release/version $(TAG)) $(REGISTRY) $(CHARTS)
