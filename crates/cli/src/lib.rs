@@ -11,12 +11,14 @@ mod log;
 mod man;
 mod manifests;
 mod node_agent;
+mod page;
 mod playground;
 mod remedies;
 mod resource_reservation;
 pub mod roles;
 mod simulate;
 mod top;
+mod ui;
 mod uninstall;
 mod version;
 
@@ -64,8 +66,12 @@ commands! {
     Pending => inspect::pending.run,
     /// Show everything about one pod, pod group, queue or node.
     Explain => inspect::explain.run,
+    /// Show the decisions of the last hour: which pod was bound, promised a place or evicted, for whom and why.
+    Decisions => inspect::decisions.run,
     /// Show nodes, queues, what waits and what is decided on a full screen, live.
     Top => top.run,
+    /// Serve the page of a cluster on this machine: GPUs, queues, what waits and why, decisions, live.
+    Ui => ui.run,
     /// Write the scheduler's objects to a zip file in KAI's snapshot format.
     Snapshot => inspect::snapshot.run,
     /// Run all roles of the cluster's side in one process.

@@ -7,7 +7,7 @@ use kai_mirror::ExplanationView;
 use kai_view::{Amounts, ClusterView, Gang, Node, Pod, Queue};
 use serde_json::json;
 
-use super::{Connection, Format, block_on, gpus, load, pending, queues, words};
+use super::{Format, Origin, block_on, gpus, load, pending, queues, words};
 use crate::draw::bytes;
 use crate::grid::{Align, Cell, Grid, Screen};
 use crate::remedies;
@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     format: Format,
     #[command(flatten)]
-    connection: Connection,
+    origin: Origin,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -50,7 +50,11 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Some((namespace, name)) => (Some(namespace), name),
         None => (arguments.namespace.as_deref(), arguments.name.as_str()),
     };
-    let loaded = block_on(load::load(&arguments.connection, namespace))?;
+    block_on(explain(&arguments, namespace, name))
+}
+
+async fn explain(arguments: &Arguments, namespace: Option<&str>, name: &str) -> anyhow::Result<ExitCode> {
+    let loaded = load::load(&arguments.origin, namespace).await?;
     let (view, namespace) = (&loaded.view, loaded.namespace.as_str());
     match arguments.kind {
         Kind::Pod => {
@@ -62,7 +66,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
                 )
             })?;
             let gang = gang_of(view, pod);
-            let remedies = loaded.remedies(pod);
+            let remedies = loaded.remedies(pod).await?;
             let value = json!({ "pod": pod, "gang": gang, "queue": queue_of(view, gang), "explanation": remedies });
             arguments
                 .format
@@ -73,7 +77,10 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             let gang = find_gang(gangs, namespace, name)?;
             let pods = pods_of(view, gang);
             let waiting = pods.iter().find(|pod| pod.waits());
-            let remedies = waiting.and_then(|pod| loaded.remedies(pod));
+            let remedies = match waiting {
+                Some(pod) => loaded.remedies(pod).await?,
+                None => None,
+            };
             let value = json!({
                 "gang": gang, "queue": queue_of(view, Some(gang)), "pods": pods, "explanation": remedies,
             });

@@ -6,7 +6,7 @@ use clap::Args;
 use kai_view::{ClusterView, GpuState, Node};
 use serde_json::json;
 
-use super::{Connection, Format, block_on, lines_or, load, words};
+use super::{Format, Origin, block_on, lines_or, load, words};
 use crate::grid::{Align, Cell, Grid, Screen};
 
 /// The flags of `kai gpus`.
@@ -18,11 +18,11 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     format: Format,
     #[command(flatten)]
-    connection: Connection,
+    origin: Origin,
 }
 
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let loaded = block_on(load::load(&arguments.connection, None))?;
+    let loaded = block_on(load::load(&arguments.origin, None))?;
     let view = loaded.view;
     for name in &arguments.nodes {
         let nodes = view.nodes.iter().flatten();

@@ -7,10 +7,11 @@ use kai_engine::Cluster;
 use kai_engine::model::{GangKey, Millis};
 use kai_engine::remedies::{ExplainBudget, Explanation};
 use kai_mirror::{ClusterMirror, ExplanationView};
-use kai_view::{ClusterView, Knowledge, List, Pod};
+use kai_view::{ClusterView, Knowledge, List, MissingList, Pod};
 use tokio::sync::Notify;
 
 use super::Connection;
+use super::events::{self, EventWatch};
 use super::load::{Lists, connect, mirror_of, no_cluster, settle};
 
 /// The mirror of a cluster, kept up to date by watches. Each view is the result of a cycle on a copy of the engine.
@@ -23,7 +24,9 @@ pub(crate) struct LiveCluster {
     /// The engine after the last cycle.
     cycled: Cluster,
     wake: Arc<Notify>,
-    address: String,
+    client: Client,
+    /// `None` if decisions are not followed, or the caller may not list Events.
+    events: Option<EventWatch>,
 }
 
 impl LiveCluster {
@@ -38,6 +41,34 @@ impl LiveCluster {
         }
         let missing = lists.missing;
         Ok(LiveCluster::watch(settings, &client, Knowledge { missing }).await)
+    }
+
+    /// Follows a cluster with all rights in it.
+    pub(crate) async fn of_client(client: &Client) -> LiveCluster {
+        LiveCluster::watch(kai_scheduler::Settings::default(), client, Knowledge::default()).await
+    }
+
+    /// Follows the scheduler's Events, too: views then have decisions. Where Events of all namespaces are refused, those of the namespace
+    /// are followed. The error says why there are none.
+    pub(crate) async fn with_decisions(
+        mut self,
+        namespace: Option<&str>,
+    ) -> (LiveCluster, Result<(), kai_cluster::Error>) {
+        let own = namespace.unwrap_or(self.client.default_namespace()).to_owned();
+        let mut refusal = None;
+        for namespace in [None, Some(own.as_str())] {
+            match events::list(&self.client, namespace).await {
+                Ok(_) => {
+                    let scheduler = &self.settings.scheduler_name;
+                    let events = EventWatch::start(&self.client, namespace, scheduler, &self.wake);
+                    events.synced().await;
+                    self.events = Some(events);
+                    return (self, Ok(()));
+                }
+                Err(error) => refusal = Some(error),
+            }
+        }
+        (self, refusal.map_or(Ok(()), Err))
     }
 
     async fn watch(settings: kai_scheduler::Settings, client: &Client, knowledge: Knowledge) -> LiveCluster {
@@ -55,13 +86,19 @@ impl LiveCluster {
             engine: Cluster::new(),
             cycled: Cluster::new(),
             wake,
-            address: client.address().to_owned(),
+            client: client.clone(),
+            events: None,
         }
     }
 
     /// The address of the API server.
     pub(crate) fn address(&self) -> &str {
-        &self.address
+        self.client.address()
+    }
+
+    /// The lists that the caller may not read.
+    pub(crate) fn missing(&self) -> &[MissingList] {
+        &self.knowledge.missing
     }
 
     /// Is notified when an object has changed.
@@ -79,13 +116,15 @@ impl LiveCluster {
         let config = &self.settings.config;
         self.cycled = self.engine.clone();
         self.cycled.cycle(now, config);
-        ClusterView::new(kai_view::Sources {
+        let mut view = ClusterView::new(kai_view::Sources {
             mirror: &self.mirror,
             engine: &mut self.cycled,
             config,
             now,
             knowledge: self.knowledge.clone(),
-        })
+        });
+        view.decisions = self.events.as_mut().map(|events| events.decisions(&view));
+        view
     }
 
     /// Finds out what would let a pod start, on copies of the last cycle; `None` if lists are missing or the pod does not wait. The

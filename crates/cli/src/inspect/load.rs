@@ -11,7 +11,8 @@ use kai_engine::remedies::ExplainBudget;
 use kai_mirror::{ClusterMirror, ExplanationView, ObjectList};
 use kai_view::{ClusterView, Knowledge, List, MissingList, Sources};
 
-use super::Connection;
+use super::remote::SchedulerUrl;
+use super::{Connection, Origin};
 
 /// ConfigMaps of pending pods that are looked up one by one. Pods beyond it are shown without this check.
 const CONFIG_MAPS_MAX: usize = 64;
@@ -19,13 +20,28 @@ const CONFIG_MAPS_MAX: usize = 64;
 /// A cluster as the caller may see it.
 pub(super) struct Loaded {
     pub(super) view: ClusterView,
-    cycle: Cycle,
+    trials: Trials,
     /// The namespace of the kubeconfig's context.
     pub(super) namespace: String,
 }
 
-/// Connects, lists and computes. `namespace` is read where the lists of all namespaces are refused.
-pub(super) async fn load(connection: &Connection, namespace: Option<&str>) -> anyhow::Result<Loaded> {
+/// Who finds out what would let a pod start.
+enum Trials {
+    InMemory(Box<Cycle>),
+    Scheduler(SchedulerUrl),
+}
+
+/// The view: that of the scheduler, if its address is named; else connects, lists and computes. `namespace` is read where the lists of
+/// all namespaces are refused.
+pub(super) async fn load(origin: &Origin, namespace: Option<&str>) -> anyhow::Result<Loaded> {
+    if let Some(scheduler) = origin.scheduler() {
+        return Ok(Loaded {
+            view: scheduler.view().await?,
+            trials: Trials::Scheduler(scheduler),
+            namespace: namespace.unwrap_or("default").to_owned(),
+        });
+    }
+    let connection = &origin.connection;
     let settings = connection.settings()?;
     let client = connect(connection).await?;
     let own = namespace.unwrap_or(client.default_namespace()).to_owned();
@@ -39,7 +55,7 @@ pub(super) async fn load(connection: &Connection, namespace: Option<&str>) -> an
     let (view, cycle) = view(settings, objects, knowledge, now);
     Ok(Loaded {
         view,
-        cycle,
+        trials: Trials::InMemory(Box::new(cycle)),
         namespace: own,
     })
 }
@@ -52,16 +68,20 @@ struct Cycle {
 }
 
 impl Loaded {
-    /// What would let the pod start, by trials in memory; `None` if lists are missing or the pod does not wait.
-    pub(super) fn remedies(&self, pod: &kai_view::Pod) -> Option<ExplanationView> {
-        let Cycle { mirror, engine, config } = &self.cycle;
+    /// What would let the pod start, by trials; `None` if lists are missing or the pod does not wait.
+    pub(super) async fn remedies(&self, pod: &kai_view::Pod) -> anyhow::Result<Option<ExplanationView>> {
         if !self.view.missing.is_empty() || !pod.waits() {
-            return None;
+            return Ok(None);
         }
-        let explained = engine.explain(&pod.uid, config, ExplainBudget::default())?;
-        Some(ExplanationView::new(&explained, &|gang: &GangKey| {
-            mirror.workload(gang)
-        }))
+        match &self.trials {
+            Trials::Scheduler(scheduler) => scheduler.explain(&pod.namespace, &pod.name).await.map(Some),
+            Trials::InMemory(cycle) => {
+                let Cycle { mirror, engine, config } = &**cycle;
+                let explained = engine.explain(&pod.uid, config, ExplainBudget::default());
+                let name = |gang: &GangKey| mirror.workload(gang);
+                Ok(explained.map(|explained| ExplanationView::new(&explained, &name)))
+            }
+        }
     }
 }
 
@@ -260,7 +280,7 @@ impl Lists<'_> {
 }
 
 /// The API server's words, without the remedy for roles.
-fn plain(error: &Error) -> String {
+pub(super) fn plain(error: &Error) -> String {
     match error {
         Error::Call { message, .. } => message.clone(),
         Error::Connect { .. } | Error::NotLeader { .. } => error.to_string(),

@@ -1,12 +1,15 @@
 //! The commands that show a cluster. They list its objects with the caller's own rights, apply them to the scheduler's mirror and engine
 //! in this process, run one cycle in memory, and show the view. They write nothing to the cluster.
 
+pub(crate) mod decisions;
+pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod gpus;
 pub(crate) mod live;
 mod load;
 pub(crate) mod pending;
 pub(crate) mod queues;
+mod remote;
 pub(crate) mod snapshot;
 pub(crate) mod words;
 
@@ -78,6 +81,23 @@ impl Connection {
     }
 }
 
+/// Where the view comes from.
+#[derive(Debug, Args)]
+pub(crate) struct Origin {
+    /// Address of the scheduler's debug endpoints, such as http://127.0.0.1:8081 after `kubectl port-forward`. Its own view is shown then;
+    /// otherwise the cluster's objects are listed with your rights.
+    #[arg(long, value_name = "URL", help_heading = "Scheduler")]
+    scheduler: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Origin {
+    fn scheduler(&self) -> Option<remote::SchedulerUrl> {
+        self.scheduler.as_deref().map(remote::SchedulerUrl::new)
+    }
+}
+
 /// Which objects to show.
 #[derive(Debug, Args)]
 pub(crate) struct Scope {
@@ -131,6 +151,15 @@ impl Format {
         for missing in &view.missing {
             eprintln!("warning: {}", words::missing(missing));
         }
+        self.print_value(value, lines)
+    }
+
+    /// Prints the value for a program, or the lines for a person.
+    fn print_value<T: Serialize>(
+        &self,
+        value: &T,
+        lines: impl FnOnce(Screen) -> Vec<String>,
+    ) -> anyhow::Result<ExitCode> {
         let text = match self.output {
             Output::Table => lines(Screen::of_standard_output()).join("\n") + "\n",
             // As wide as it is: a terminal wraps whole lines, which a reader of so many columns prefers to wrapped cells.

@@ -6,7 +6,7 @@ use clap::Args;
 use kai_view::{ClusterView, Gang};
 use serde_json::json;
 
-use super::{Connection, Format, Scope, block_on, lines_or, load, words};
+use super::{Format, Origin, Scope, block_on, lines_or, load, words};
 use crate::grid::{Align, Cell, Grid, Screen};
 
 /// The flags of `kai pending`.
@@ -20,12 +20,12 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     format: Format,
     #[command(flatten)]
-    connection: Connection,
+    origin: Origin,
 }
 
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let namespace = arguments.scope.namespace.as_deref();
-    let view = block_on(load::load(&arguments.connection, namespace))?.view;
+    let view = block_on(load::load(&arguments.origin, namespace))?.view;
     let mut gangs = view.waiting_gangs();
     gangs.retain(|gang| arguments.scope.contains(&gang.namespace));
     gangs.retain(|gang| arguments.queue.as_ref().is_none_or(|queue| gang.queue == *queue));

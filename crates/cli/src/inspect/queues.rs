@@ -6,7 +6,7 @@ use clap::Args;
 use kai_view::Queue;
 use serde_json::json;
 
-use super::{Connection, Format, block_on, lines_or, load, words};
+use super::{Format, Origin, block_on, lines_or, load, words};
 use crate::draw::{YELLOW, bytes};
 use crate::grid::{Align, Cell, Grid, Screen};
 
@@ -16,11 +16,11 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     format: Format,
     #[command(flatten)]
-    connection: Connection,
+    origin: Origin,
 }
 
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let view = block_on(load::load(&arguments.connection, None))?.view;
+    let view = block_on(load::load(&arguments.origin, None))?.view;
     let value = json!({ "version": view.version, "time": view.time, "missing": view.missing, "queues": view.queues });
     let wide = arguments.format.is_wide();
     arguments

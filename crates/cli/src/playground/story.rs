@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use kai_api::ObjectKey;
 use kai_engine::model::PodPhase;
-use serde_json::Value;
 
 use super::screen::Screen;
+use super::steps::Steps;
 use super::world::World;
 
 /// How long a chapter may take.
@@ -16,14 +16,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const GLANCE: Duration = Duration::from_millis(50);
 
 /// A chapter: a sentence, manifests, and the expected outcome.
-struct Chapter {
-    title: &'static str,
-    manifests: &'static str,
+pub(super) struct Chapter {
+    pub(super) title: &'static str,
+    pub(super) manifests: &'static str,
     expect: &'static [Expect],
 }
 
 /// An expected outcome.
-enum Expect {
+pub(super) enum Expect {
     /// This many pods with the name prefix run.
     Running(&'static str, usize),
     /// This many pods with the name prefix wait, with this text in the reason.
@@ -32,7 +32,7 @@ enum Expect {
     SharedGpus(&'static str, usize),
 }
 
-const CHAPTERS: &[Chapter] = &[
+pub(super) const CHAPTERS: &[Chapter] = &[
     Chapter {
         title: "Eight pods of half a GPU pack onto four GPUs.",
         manifests: include_str!("story/fractions.yaml"),
@@ -66,7 +66,7 @@ const CHAPTERS: &[Chapter] = &[
 ];
 
 /// Runs the story; true if every outcome is as expected.
-pub(super) async fn run(world: &World, out: &mut impl Write, screen: Screen) -> anyhow::Result<bool> {
+pub(super) async fn run(world: &World, steps: &Steps, out: &mut impl Write, screen: Screen) -> anyhow::Result<bool> {
     let mut all = true;
     // The roles are up when the default queue is there.
     let ready = async {
@@ -83,11 +83,9 @@ pub(super) async fn run(world: &World, out: &mut impl Write, screen: Screen) -> 
     if tokio::time::timeout(PATIENCE, ready).await.is_err() {
         anyhow::bail!("kai did not start within {} s", PATIENCE.as_secs());
     }
-    for chapter in CHAPTERS {
+    for (at, chapter) in CHAPTERS.iter().enumerate() {
         writeln!(out, "\n{}", bold(&screen.sentence("", 0, chapter.title), screen.colour))?;
-        for object in documents(chapter.manifests)? {
-            submit(world, object).await?;
-        }
+        steps.ensure(at).await?;
         for expectation in chapter.expect {
             let held = comes_true(world, expectation).await;
             let (mark, width) = mark(held, screen.colour);
@@ -97,37 +95,6 @@ pub(super) async fn run(world: &World, out: &mut impl Write, screen: Screen) -> 
         }
     }
     Ok(all)
-}
-
-fn documents(text: &str) -> anyhow::Result<Vec<Value>> {
-    Ok(serde_saphyr::from_multiple::<Value>(text)?)
-}
-
-/// Creates the object, or as many copies as its annotation `copies` says.
-async fn submit(world: &World, object: Value) -> anyhow::Result<()> {
-    let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
-    let resource = world.client.resource_of(&text("apiVersion"), &text("kind")).await?;
-    let resource = resource.ok_or_else(|| anyhow::anyhow!("the cluster has no {}", text("kind")))?;
-    let copies = object["metadata"]["annotations"]["copies"]
-        .as_str()
-        .and_then(|text| text.parse::<u32>().ok());
-    match copies {
-        None => {
-            world.client.create(&resource, "default", object).await?;
-        }
-        Some(copies) => {
-            let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-            for number in 0..copies {
-                let mut copy = object.clone();
-                copy["metadata"]["name"] = format!("{name}-{number}").into();
-                if let Some(annotations) = copy["metadata"]["annotations"].as_object_mut() {
-                    annotations.remove("copies");
-                }
-                world.client.create(&resource, "default", copy).await?;
-            }
-        }
-    }
-    Ok(())
 }
 
 async fn comes_true(world: &World, expectation: &Expect) -> bool {

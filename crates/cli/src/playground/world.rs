@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use crate::embedded;
-use crate::roles::RoleSettings;
+use crate::roles::{PageSlot, RoleSettings};
 
 /// Where the roles run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub(super) struct World {
     pub(super) client: Client,
     pub(super) context: Context,
     pub(super) kubelets: Kubelets,
+    /// The scheduler of this process, for the page.
+    pub(super) scheduler: PageSlot,
     listening: Listening,
     /// Locked by the one caller that waits for the end.
     tasks: Mutex<JoinSet<anyhow::Error>>,
@@ -60,10 +62,14 @@ impl World {
             others.run().await;
             anyhow::anyhow!("the watch for pods of other schedulers ended")
         });
+        let scheduler = PageSlot::default();
         match roles {
             Roles::InProcess => {
                 let roles = Context::new(Client::in_process(embedded::service_of_roles(&server)), Clock::System);
-                let settings = RoleSettings::every_role()?;
+                let settings = RoleSettings {
+                    page: Some(scheduler.clone()),
+                    ..RoleSettings::every_role()?
+                };
                 tasks.spawn(async move {
                     match embedded::run(server, roles, settings).await {
                         Ok(never) => match never {},
@@ -79,6 +85,7 @@ impl World {
             client,
             context,
             kubelets,
+            scheduler,
             listening,
             tasks: Mutex::new(tasks),
         };

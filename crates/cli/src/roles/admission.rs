@@ -1,7 +1,6 @@
 //! `kai admission`: the webhooks.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -9,8 +8,8 @@ use kai_cluster::Context;
 use kai_controllers::admission::{self, Feature};
 
 use super::process::{IgnoredRates, Process};
-use super::run::{Leadership, run};
-use super::table::{Role, RoleSettings};
+use super::run::{Leadership, PageAddress, run};
+use super::table::{Role, RoleSettings, Watched};
 
 /// The flags of `kai admission`.
 #[derive(Debug, Args)]
@@ -32,7 +31,8 @@ pub(crate) fn main(arguments: Arguments) -> anyhow::Result<ExitCode> {
         admission: Some(arguments.role.settings()?),
         ..RoleSettings::default()
     };
-    run(arguments.process, Leadership::EveryReplica, None, settings)
+    let no_page = PageAddress::default();
+    run(arguments.process, Leadership::EveryReplica, no_page, None, settings)
 }
 
 /// The role in the table.
@@ -60,7 +60,7 @@ impl Role for Admission {
         )
     }
 
-    async fn run(context: Context, settings: admission::Settings, _: Option<SocketAddr>) -> anyhow::Result<Infallible> {
+    async fn run(context: Context, settings: admission::Settings, _: Watched) -> anyhow::Result<Infallible> {
         Ok(admission::run(context, settings).await?)
     }
 }

@@ -9,7 +9,7 @@ use kai_controllers::operator::{ImageReference, Installation, Runner};
 
 use super::operator;
 use super::process::{Election, Process};
-use super::run::{Leadership, Start, run, run_with};
+use super::run::{Leadership, PageAddress, Start, run, run_with};
 use super::scheduler::DebugEndpoints;
 use super::supervise::{RoleFlags, supervise};
 use super::table::{ROLES, RoleSettings};
@@ -34,6 +34,8 @@ pub(crate) struct Arguments {
     installation: InstallationArgs,
     #[command(flatten)]
     debug: DebugEndpoints,
+    #[command(flatten)]
+    page: PageAddress,
     /// Run no webhooks. Pods can't request fractions of GPUs then.
     #[arg(long, help_heading = "Roles")]
     no_admission: bool,
@@ -54,6 +56,7 @@ pub(crate) fn main(arguments: Arguments) -> anyhow::Result<ExitCode> {
         return run(
             arguments.process,
             Leadership::Elected(arguments.election),
+            arguments.page,
             install,
             settings,
         );
@@ -65,6 +68,7 @@ pub(crate) fn main(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let start = Start {
         leadership: Leadership::Elected(arguments.election),
         leases,
+        page: arguments.page,
         installation: install,
         announced: &announced,
     };
@@ -83,6 +87,7 @@ impl Arguments {
             typed: self.flags.iter().filter_map(pair).collect(),
             with_admission: !self.no_admission,
             debug_address: self.debug.address(),
+            page: self.page.slot(),
             create_default_queues: self.creates_default_queues(),
         }
     }
@@ -123,6 +128,7 @@ impl Arguments {
                 .collect()
         })?;
         settings.debug_address = self.debug.address();
+        settings.page = self.page.slot();
         if self.no_admission {
             settings.admission = None;
         }

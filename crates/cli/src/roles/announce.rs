@@ -15,6 +15,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 pub(super) struct Ports {
     pub(super) metrics_and_health: Option<SocketAddr>,
     pub(super) probes: Option<SocketAddr>,
+    pub(super) page: Option<SocketAddr>,
 }
 
 /// Which replica works.
@@ -38,6 +39,7 @@ pub(super) fn announce(client: &Client, leader: &Leader, ports: &Ports, settings
     tracing::info!(
         metrics_and_health = text(ports.metrics_and_health),
         probes = text(ports.probes),
+        page = text(ports.page),
         debug_endpoints = text(settings.debug_address),
         webhooks = settings
             .admission

@@ -1,13 +1,12 @@
 //! `kai binder`: carries out bind requests.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use kai_cluster::Context;
 
 use super::run::ElectedRole;
-use super::table::{Role, RoleSettings};
+use super::table::{Role, RoleSettings, Watched};
 
 /// KAI's name of the lease: a binder of KAI and one of ours must not both lead.
 pub(super) const LEASE: &str = "2ad35f9c.kai.scheduler";
@@ -45,11 +44,7 @@ impl Role for Binder {
         )
     }
 
-    async fn run(
-        context: Context,
-        settings: kai_binder::Settings,
-        _: Option<SocketAddr>,
-    ) -> anyhow::Result<Infallible> {
+    async fn run(context: Context, settings: kai_binder::Settings, _: Watched) -> anyhow::Result<Infallible> {
         Ok(kai_binder::run(context, settings).await?)
     }
 }

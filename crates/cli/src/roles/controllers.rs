@@ -1,13 +1,12 @@
 //! `kai controllers`: pod grouper and status controllers.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use kai_cluster::Context;
 
 use super::run::ElectedRole;
-use super::table::{Role, RoleSettings};
+use super::table::{Role, RoleSettings, Watched};
 
 /// KAI's names of the leases of its three controllers: a controller of KAI and ours must not both lead.
 const POD_GROUPER_LEASE: &str = "54dff599.kai.scheduler";
@@ -88,11 +87,7 @@ impl Role for Controllers {
         format!("watches {} in all namespaces", objects.join(", "))
     }
 
-    async fn run(
-        context: Context,
-        settings: kai_controllers::Settings,
-        _: Option<SocketAddr>,
-    ) -> anyhow::Result<Infallible> {
+    async fn run(context: Context, settings: kai_controllers::Settings, _: Watched) -> anyhow::Result<Infallible> {
         Ok(kai_controllers::run(context, settings).await?)
     }
 }

@@ -18,6 +18,8 @@ mod shard_check;
 mod supervise;
 mod table;
 
+pub use crate::page::PageSlot;
 pub(crate) use process::Connection;
 pub(crate) use run::stopped;
+pub(crate) use serve::{Served, page as serve_page};
 pub use table::{ROLES, RoleSettings, run};

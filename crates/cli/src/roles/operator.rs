@@ -8,7 +8,7 @@ use kai_controllers::installation::{self, InstallationArgs, KaiPrograms};
 use kai_controllers::operator::{self, ImageReference, Installation, Runner};
 
 use super::process::{Election, IgnoredRates, Process};
-use super::run::{Leadership, Start, lead_one, run_with};
+use super::run::{Leadership, PageAddress, Start, lead_one, run_with};
 use super::shard_check::ShardCheck;
 use super::table::RoleSettings;
 
@@ -52,6 +52,7 @@ pub(crate) fn main(arguments: Arguments) -> anyhow::Result<ExitCode> {
         }),
         leadership: Leadership::Elected(arguments.election),
         leases: vec![LEASE.to_owned()],
+        page: PageAddress::default(),
         announced: &RoleSettings::default(),
     };
     run_with(arguments.process, start, async |context, replica| {

@@ -3,17 +3,20 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Args;
 use kai_cluster::{Candidate, Client, Clock, Context, LeaseTimes, ReadinessHold};
 use kai_controllers::installation;
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use super::announce::{self, Leader};
 use super::process::{Connection, Election, IgnoredRates, Process};
 use super::table::{self, RoleSettings};
-use super::{readiness, serve};
+use super::{PageSlot, readiness, serve};
 use crate::log;
+use crate::page::{Page, RightsOfToken};
 
 /// Which replicas of a role work.
 pub(super) enum Leadership {
@@ -60,7 +63,52 @@ impl<A: Args> ElectedRole<A> {
     /// Runs the role until SIGTERM or SIGINT.
     pub(super) fn run(self, settings: impl FnOnce(A) -> anyhow::Result<RoleSettings>) -> anyhow::Result<ExitCode> {
         let settings = settings(self.role)?;
-        run(self.process, Leadership::Elected(self.election), None, settings)
+        let no_page = PageAddress::default();
+        run(
+            self.process,
+            Leadership::Elected(self.election),
+            no_page,
+            None,
+            settings,
+        )
+    }
+}
+
+/// The flag `--ui-address`.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct PageAddress {
+    /// Address that serves the page, such as 127.0.0.1:8082 or :8082; an empty one serves none. Readers on another machine need a token,
+    /// and see the namespaces whose pods its account may list.
+    #[arg(
+        long,
+        help_heading = "Serving",
+        value_name = "ADDRESS",
+        default_value = "",
+        hide_default_value = true
+    )]
+    ui_address: String,
+    /// All clones of the flag are one page.
+    #[arg(skip)]
+    slot: PageSlot,
+}
+
+impl PageAddress {
+    /// The slot of the scheduler that the page shows; `None` without a page.
+    pub(super) fn slot(&self) -> Option<PageSlot> {
+        (!self.ui_address.is_empty()).then(|| self.slot.clone())
+    }
+
+    /// Serves the page on a thread of its own.
+    fn serve(&self, client: &Client) -> anyhow::Result<serve::Served> {
+        let source = Arc::new(self.slot.clone());
+        let authorizer = kai_cluster::ViewAuthorizer::new(Some(client.clone()));
+        let page = Page {
+            authorizer: Arc::new(RightsOfToken::new(authorizer, source.clone(), Handle::current())),
+            source,
+            story: None,
+            cluster_name: client.address().to_owned(),
+        };
+        page.serve(&self.ui_address)
     }
 }
 
@@ -69,6 +117,7 @@ pub(super) struct Start<'a> {
     pub(super) leadership: Leadership,
     /// The leases, for the log.
     pub(super) leases: Vec<String>,
+    pub(super) page: PageAddress,
     pub(super) installation: Option<installation::Settings>,
     /// The roles that the log names.
     pub(super) announced: &'a RoleSettings,
@@ -78,6 +127,7 @@ pub(super) struct Start<'a> {
 pub(super) fn run(
     process: Process,
     leadership: Leadership,
+    page: PageAddress,
     installation: Option<installation::Settings>,
     settings: RoleSettings,
 ) -> anyhow::Result<ExitCode> {
@@ -85,6 +135,7 @@ pub(super) fn run(
     let start = Start {
         leadership,
         leases: settings.leases(),
+        page,
         installation,
         announced: &announced,
     };
@@ -121,9 +172,11 @@ where
         let steps = StartSteps::begin(&context);
         let serving = serve::health_and_metrics(&process.listen_address, &context, process.readers())?;
         let probes = serve::health(&process.health_probe_bind_address, &context)?;
+        let page = start.page.serve(&client)?;
         let ports = announce::Ports {
             metrics_and_health: serving.address(),
             probes: probes.address(),
+            page: page.address(),
         };
         announce::announce(&client, &leader, &ports, start.announced);
         let replica = match leader {
@@ -134,6 +187,7 @@ where
             never = announce::reach(&client) => match never {},
             failed = install_and(client.clone(), start.installation, steps, || work(context, replica)) => failed.map(|never| match never {}),
             served = serving.ended() => Err(anyhow::anyhow!("serving metrics ended: {served:?}")),
+            served = page.ended() => Err(anyhow::anyhow!("serving the page ended: {served:?}")),
             served = probes.ended() => Err(anyhow::anyhow!("serving probes ended: {served:?}")),
             never = kai_node::release_unused_code() => match never {},
             () = stopped() => Ok(ExitCode::SUCCESS),

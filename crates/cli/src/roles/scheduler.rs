@@ -9,8 +9,8 @@ use clap::Args;
 use kai_cluster::Context;
 
 use super::process::{Election, Process};
-use super::run::{Leadership, run};
-use super::table::{Role, RoleSettings};
+use super::run::{Leadership, PageAddress, run};
+use super::table::{Role, RoleSettings, Watched};
 
 /// The flags of `kai scheduler`.
 #[derive(Debug, Args)]
@@ -21,6 +21,8 @@ pub(crate) struct Arguments {
     election: Election,
     #[command(flatten)]
     debug: DebugEndpoints,
+    #[command(flatten)]
+    page: PageAddress,
     #[command(flatten, next_help_heading = "Role")]
     role: kai_scheduler::Args,
 }
@@ -28,7 +30,7 @@ pub(crate) struct Arguments {
 /// Where the scheduler serves its debug endpoints.
 #[derive(Debug, Args)]
 pub(crate) struct DebugEndpoints {
-    /// Port on the loopback interface for /get-snapshot, /get-job-order and /explain; 0 for none.
+    /// Port on the loopback interface for /view, /decisions, /explain, /get-job-order and /get-snapshot; 0 for none.
     #[arg(long, help_heading = "Serving", default_value_t = 8081)]
     plugin_server_port: u16,
 }
@@ -45,11 +47,13 @@ pub(crate) fn main(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let settings = RoleSettings {
         scheduler: Some(scheduler),
         debug_address: arguments.debug.address(),
+        page: arguments.page.slot(),
         ..RoleSettings::default()
     };
     run(
         arguments.process,
         Leadership::Elected(arguments.election),
+        arguments.page,
         None,
         settings,
     )
@@ -76,13 +80,10 @@ impl Role for Scheduler {
         )
     }
 
-    async fn run(
-        context: Context,
-        settings: kai_scheduler::Settings,
-        debug_address: Option<SocketAddr>,
-    ) -> anyhow::Result<Infallible> {
+    async fn run(context: Context, settings: kai_scheduler::Settings, watched: Watched) -> anyhow::Result<Infallible> {
         let scheduler = kai_scheduler::Scheduler::prepare(&context, settings);
-        let Some(address) = debug_address else {
+        let _shown = watched.page.map(|page| page.show(scheduler.watcher()));
+        let Some(address) = watched.debug_address else {
             return Ok(scheduler.run(context).await?);
         };
         let listener = tokio::net::TcpListener::bind(address).await.map_err(|error| {

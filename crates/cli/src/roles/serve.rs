@@ -1,5 +1,5 @@
-//! Serves metrics and health of a process over HTTP: `/metrics` for authorized readers, `/readyz` and `/livez` for all. Nothing else is
-//! served to the network.
+//! Serves metrics and health of a process over HTTP: `/metrics` for authorized readers, `/readyz` and `/livez` for all. The page has an
+//! address of its own. Nothing else is served to the network.
 //!
 //! Each address has a thread and a runtime of its own, so that busy threads of the roles do not delay its answers: a kubelet restarts a
 //! process that does not answer, and the new process would begin with the same work.
@@ -41,6 +41,7 @@ pub(super) fn health_and_metrics(address: &str, context: &Context, readers: Read
     };
     let router = Router::new().route(METRICS, get(metrics)).with_state(reading);
     let port = Port {
+        thread: "health",
         purpose: "metrics and health",
         flag: "--listen-address",
     };
@@ -50,14 +51,25 @@ pub(super) fn health_and_metrics(address: &str, context: &Context, readers: Read
 /// Health alone.
 pub(super) fn health(address: &str, context: &Context) -> anyhow::Result<Served> {
     let port = Port {
+        thread: "probes",
         purpose: "probes",
         flag: "--health-probe-bind-address",
     };
     listen(address, health_router(context), port)
 }
 
+/// The page.
+pub(crate) fn page(address: &str, router: Router) -> anyhow::Result<Served> {
+    let port = Port {
+        thread: "page",
+        purpose: "the page",
+        flag: "--ui-address",
+    };
+    listen(address, router, port)
+}
+
 /// A served address. Dropping it ends the server.
-pub(super) struct Served {
+pub(crate) struct Served {
     /// Dropping it ends the server.
     _end: oneshot::Sender<()>,
     ended: oneshot::Receiver<io::Result<()>>,
@@ -66,12 +78,12 @@ pub(super) struct Served {
 
 impl Served {
     /// The address; `None` if none is served.
-    pub(super) fn address(&self) -> Option<SocketAddr> {
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
     /// Waits until the server ends by itself.
-    pub(super) async fn ended(self) -> io::Result<()> {
+    pub(crate) async fn ended(self) -> io::Result<()> {
         let Served { _end, ended, .. } = self;
         ended
             .await
@@ -89,6 +101,8 @@ struct Reading {
 
 /// What an address is for, and the flag that sets it.
 struct Port {
+    /// Name of its thread.
+    thread: &'static str,
     purpose: &'static str,
     flag: &'static str,
 }
@@ -107,7 +121,7 @@ fn listen(address: &str, router: Router, port: Port) -> anyhow::Result<Served> {
                 listener.set_nonblocking(true)?;
                 Ok(listener)
             });
-            let Port { purpose, flag } = port;
+            let Port { purpose, flag, .. } = port;
             let refused =
                 |error| anyhow!("listening on {address} for {purpose}: {error}; choose another address with {flag}");
             Some(bound.map_err(refused)?)
@@ -138,7 +152,7 @@ fn listen(address: &str, router: Router, port: Port) -> anyhow::Result<Served> {
         // The receiver may be gone.
         let _ = sender.send(result);
     };
-    std::thread::Builder::new().name("health".to_owned()).spawn(serve)?;
+    std::thread::Builder::new().name(port.thread.to_owned()).spawn(serve)?;
     Ok(served)
 }
 

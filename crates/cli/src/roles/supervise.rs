@@ -18,7 +18,7 @@ use super::run::{Replica, lead, lead_one};
 use super::scheduler::Scheduler;
 use super::shard_check::ShardCheck;
 use super::table::{RoleSettings, parse};
-use super::{admission, binder, controllers, readiness};
+use super::{PageSlot, admission, binder, controllers, readiness};
 
 /// The Config and the shards are read again after this time: no watch tells that the GPU operator's CRD has appeared.
 const RESYNC: Duration = Duration::from_secs(30);
@@ -38,6 +38,8 @@ pub(super) struct RoleFlags {
     /// Whether webhooks run.
     pub(super) with_admission: bool,
     pub(super) debug_address: Option<SocketAddr>,
+    /// The page of the process.
+    pub(super) page: Option<PageSlot>,
     /// Whether the controllers create the default queues.
     pub(super) create_default_queues: bool,
 }
@@ -62,6 +64,8 @@ struct Instance {
     flags: Vec<String>,
     config: Option<String>,
     debug_address: Option<SocketAddr>,
+    /// Whether the page shows it.
+    is_shown: bool,
     create_default_queues: bool,
 }
 
@@ -73,6 +77,7 @@ impl Instance {
             flags: flags.merged(component.role.command(), component.role_flags.arguments()),
             config: component.config_file.clone(),
             debug_address: None,
+            is_shown: false,
             create_default_queues: flags.create_default_queues,
         }
     }
@@ -129,7 +134,7 @@ fn instances(plan: &Plan, flags: &RoleFlags, running: &BTreeMap<String, Running>
             ShardScheduler::Disabled => {}
         }
     }
-    // One port: the scheduler of the objects without a node pool has it, else the first one.
+    // One port and one page: the scheduler of the objects without a node pool has them, else the first one.
     let schedulers = wanted.iter().filter(|(_, instance)| instance.role == Role::Scheduler);
     let is_default = |instance: &Instance| {
         !instance
@@ -141,7 +146,8 @@ fn instances(plan: &Plan, flags: &RoleFlags, running: &BTreeMap<String, Running>
         .min_by_key(|(_, instance)| !is_default(instance))
         .map(|(name, _)| name.clone());
     for (name, instance) in &mut wanted {
-        instance.debug_address = flags.debug_address.filter(|_| Some(name) == debugged.as_ref());
+        instance.is_shown = Some(name) == debugged.as_ref();
+        instance.debug_address = flags.debug_address.filter(|_| instance.is_shown);
     }
     wanted
 }
@@ -257,7 +263,8 @@ impl Supervisor {
                 continue;
             }
             match instance.settings() {
-                Ok(settings) => {
+                Ok(mut settings) => {
+                    settings.page = self.flags.page.clone().filter(|_| instance.is_shown);
                     tracing::info!(role = name, flags = instance.flags.join(" "), "starting");
                     let labels: Vec<_> = instance.shard.iter().map(|shard| ("shard", shard.clone())).collect();
                     let task = self.spawn(self.context.part(&labels), settings);
@@ -334,6 +341,7 @@ mod tests {
                 typed: vec![("scheduler".to_owned(), "--schedule-period=2s".to_owned())],
                 with_admission: false,
                 debug_address: None,
+                page: None,
                 create_default_queues: true,
             };
             let installation = Installation {
@@ -446,6 +454,7 @@ mod tests {
             ],
             with_admission: true,
             debug_address: None,
+            page: None,
             create_default_queues: true,
         };
         let planned = vec!["--schedule-period=1s".to_owned(), "--qps=1".to_owned()];

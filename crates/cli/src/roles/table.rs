@@ -9,7 +9,7 @@ use anyhow::{Context as _, anyhow};
 use kai_cluster::Context;
 use tokio::task::JoinSet;
 
-use super::{admission, binder, controllers, readiness, scheduler};
+use super::{PageSlot, admission, binder, controllers, readiness, scheduler};
 
 /// A role of the cluster's side: flags in, a running controller out.
 pub(super) trait Role {
@@ -31,8 +31,17 @@ pub(super) trait Role {
     fn run(
         context: Context,
         settings: Self::Settings,
-        debug_address: Option<SocketAddr>,
+        watched: Watched,
     ) -> impl Future<Output = anyhow::Result<Infallible>> + Send + 'static;
+}
+
+/// Where people look at the scheduler of a process.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Watched {
+    /// The address of its debug endpoints.
+    pub(super) debug_address: Option<SocketAddr>,
+    /// The page.
+    pub(super) page: Option<PageSlot>,
 }
 
 macro_rules! roles {
@@ -46,6 +55,8 @@ macro_rules! roles {
             $($(#[$doc])+ pub $role: Option<$settings>,)+
             /// Where the scheduler serves its debug endpoints. A loopback address: the answers show the whole cluster.
             pub debug_address: Option<SocketAddr>,
+            /// The page of the process, which shows the scheduler.
+            pub page: Option<PageSlot>,
         }
 
         impl RoleSettings {
@@ -54,6 +65,7 @@ macro_rules! roles {
                 Ok(RoleSettings {
                     $($role: Some(parse::<$type>(&flags(<$type>::NAME))?),)+
                     debug_address: None,
+                    page: None,
                 })
             }
 
@@ -70,8 +82,9 @@ macro_rules! roles {
 
             fn spawn(self, context: &Context) -> JoinSet<anyhow::Result<()>> {
                 let mut running = JoinSet::new();
+                let watched = Watched { debug_address: self.debug_address, page: self.page };
                 $(if let Some(settings) = self.$role {
-                    let role = <$type>::run(context.clone(), settings, self.debug_address);
+                    let role = <$type>::run(context.clone(), settings, watched.clone());
                     let start = context.health.hold(<$type>::NAME);
                     running.spawn(async move { readiness::begun(role, &start).await.map(drop).context(<$type>::NAME) });
                 })+
@@ -101,9 +114,10 @@ impl RoleSettings {
     /// The roles one by one, each with the name of its lease: KAI's names, so that a role never leads beside KAI's. Admission has no
     /// leader.
     pub(super) fn parts(self) -> Vec<(Option<String>, RoleSettings)> {
-        let debug_address = self.debug_address;
+        let (debug_address, page) = (self.debug_address, self.page.clone());
         let one = || RoleSettings {
             debug_address,
+            page: page.clone(),
             ..RoleSettings::default()
         };
         let mut parts = Vec::new();

@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 use std::io::{BufRead, BufReader, Lines};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -31,8 +32,10 @@ pub(crate) fn kai_in(folder: &str, arguments: &[&str]) -> String {
 /// A playground that runs until dropped.
 pub(crate) struct Playground {
     pub(crate) process: Child,
+    /// The address of its page.
+    pub(crate) page: SocketAddr,
     /// Kept open: a program may end when its output is closed.
-    _output: Lines<BufReader<ChildStdout>>,
+    output: Lines<BufReader<ChildStdout>>,
 }
 
 impl Drop for Playground {
@@ -52,12 +55,24 @@ impl Playground {
             .spawn()
             .expect("the playground starts");
         let mut lines = BufReader::new(child.stdout.take().expect("the playground starts")).lines();
+        let first = lines.next().expect("the playground starts").expect("text");
+        let page = first
+            .strip_prefix("The page of the cluster: http://")
+            .map(|rest| rest.trim_end_matches('/'));
+        let page = page.and_then(|address| address.parse().ok());
         let ready = lines.any(|line| line.expect("the playground starts").contains("The cluster is yours"));
         let playground = Playground {
             process: child,
-            _output: lines,
+            page: page.unwrap_or_else(|| panic!("the first line is the address of the page: {first}")),
+            output: lines,
         };
         assert!(ready, "the playground ended before it was ready");
         playground
+    }
+
+    /// Waits for a line of its output.
+    pub(crate) fn line(&mut self, is_meant: impl Fn(&str) -> bool) -> String {
+        let mut lines = self.output.by_ref().map(|line| line.expect("text"));
+        lines.find(|line| is_meant(line)).expect("the playground runs on")
     }
 }

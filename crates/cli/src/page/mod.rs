@@ -1,0 +1,39 @@
+//! Serves the page (`kai-page`): where it gets the cluster from, and what a request may see.
+
+mod access;
+mod live;
+mod slot;
+
+use std::sync::Arc;
+
+use kai_page::{Authorizer, PageOptions, Source, StorySteps};
+
+pub(crate) use access::{LoopbackOnly, RightsOfToken};
+pub(crate) use live::LiveSource;
+pub use slot::PageSlot;
+
+use crate::roles::{Served, serve_page};
+
+/// The page of a cluster.
+pub(crate) struct Page {
+    pub(crate) source: Arc<dyn Source>,
+    pub(crate) authorizer: Arc<dyn Authorizer>,
+    pub(crate) story: Option<Arc<dyn StorySteps>>,
+    pub(crate) cluster_name: String,
+}
+
+impl Page {
+    /// Serves the page on a thread of its own, until the result is dropped.
+    pub(crate) fn serve(self, address: &str) -> anyhow::Result<Served> {
+        serve_page(address, self.router())
+    }
+
+    fn router(self) -> axum::Router {
+        kai_page::router(PageOptions {
+            source: self.source,
+            authorizer: self.authorizer,
+            story: self.story,
+            cluster_name: self.cluster_name,
+        })
+    }
+}

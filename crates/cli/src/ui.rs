@@ -1,0 +1,58 @@
+//! `kai ui`: the page of any cluster, on this machine, with the caller's own rights. Writes nothing to the cluster.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Args;
+
+use crate::inspect::Connection;
+use crate::inspect::live::LiveCluster;
+use crate::page::{LiveSource, LoopbackOnly, Page};
+
+/// The flags of `kai ui`.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Port on the loopback interface; 0 for any that is free.
+    #[arg(long, default_value_t = 8080)]
+    port: u16,
+    /// Where you may not list pods of all namespaces, those of this one are shown [default: that of the kubeconfig's context].
+    #[arg(short, long, value_name = "NAMESPACE")]
+    namespace: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let live = LiveCluster::connect(&arguments.connection, arguments.namespace.as_deref()).await?;
+        for missing in live.missing() {
+            eprintln!("warning: {}", crate::inspect::words::missing(missing));
+        }
+        let (live, decisions) = live.with_decisions(arguments.namespace.as_deref()).await;
+        if let Err(error) = decisions {
+            eprintln!("warning: decisions are unknown: {error}");
+        }
+        let cluster_name = live.address().to_owned();
+        let page = Page {
+            source: Arc::new(LiveSource::start(live)),
+            authorizer: Arc::new(LoopbackOnly),
+            story: None,
+            cluster_name: cluster_name.clone(),
+        };
+        let served = page
+            .serve(&format!("127.0.0.1:{}", arguments.port))
+            .map_err(|error| anyhow::anyhow!("{error}; `kai ui` takes it from --port"))?;
+        let address = served.address().map(|address| address.to_string()).unwrap_or_default();
+        crate::print(&format!(
+            "The page of {cluster_name} is at http://{address}/\nCtrl-C ends it.\n"
+        ))?;
+        tokio::select! {
+            ended = served.ended() => Err(anyhow::anyhow!("serving the page ended: {ended:?}")),
+            () = crate::roles::stopped() => Ok(ExitCode::SUCCESS),
+        }
+    })
+}
