@@ -49,10 +49,10 @@ function place(element, into, after) {
   else parent?.prepend(element);
 }
 
-function fresh(element) {
+// What a new element needs once it is in its place.
+function settle(element) {
   showAges(element);
   if (words.length) dim(element);
-  return element;
 }
 
 const steps = {
@@ -63,12 +63,16 @@ const steps = {
   },
   insert: ({ html, into, after }) => {
     const element = parse(html);
-    if (element) place(fresh(element), into, after);
+    if (!element) return;
+    place(element, into, after);
+    settle(element);
   },
   replace: ({ id, html }) => {
     const old = document.getElementById(id);
     const element = parse(html);
-    if (old && element) old.replaceWith(fresh(element));
+    if (!old || !element) return;
+    old.replaceWith(element);
+    settle(element);
   },
 };
 
@@ -154,7 +158,6 @@ function disconnect() {
 
 let words = [];
 
-// The part of the address of a pod's page that has its name, or the text of a row.
 function matches(text) {
   return words.every((word) => text.includes(word));
 }
@@ -164,32 +167,37 @@ function textOf(element) {
   return `${element.textContent} ${links.join(" ")}`.toLowerCase();
 }
 
-// Dims a row, or the rows in an element. In the GPU map also each cell: a node that matches by name keeps all of its cells.
+// Dims a row, or the rows in an element. In the GPU map also each cell: a node that matches by its name keeps all of its cells.
 function dim(root) {
-  const rows = root.matches("tbody > tr, .tiles > li, ol > li") ? [root] : root.querySelectorAll("tbody > tr, .tiles > li, ol > li");
-  for (const row of rows) {
-    const match = !words.length || matches(textOf(row));
+  const wanted = "tbody > tr, .tiles > li, ol > li";
+  const queues = queueNames();
+  for (const row of root.matches(wanted) ? [root] : root.querySelectorAll(wanted)) {
+    const isNode = row.id.startsWith("n:");
+    const cells = isNode ? [...row.querySelectorAll(".c > *, .sl > :not(small)")] : [];
+    const byName = !isNode || !words.length || matches(row.firstElementChild.textContent.toLowerCase());
+    const found = byName ? [] : cells.map((cell) => matches(cellText(cell, queues)));
+    cells.forEach((cell, at) => cell.classList.toggle("dim", !byName && found.includes(true) && !found[at]));
+    const match = isNode && words.length ? byName || found.includes(true) || matches(textOf(row)) : !words.length || matches(textOf(row));
     row.classList.toggle("dim", !match);
-    const cells = row.parentElement?.matches(".tiles") ?? row.matches("[id^='n:']") ? row.querySelectorAll(".c > *, .sl > a") : [];
-    const all = !words.length || !match || matches((row.firstElementChild?.textContent ?? "").toLowerCase());
-    for (const cell of cells) {
-      cell.classList.toggle("dim", !all && !matches(cellText(cell)));
-    }
   }
 }
 
-function cellText(cell) {
-  const links = cell.matches("a[href]") ? [cell] : [...cell.querySelectorAll("a[href]")];
-  const queues = [cell, ...cell.querySelectorAll("[class]")].map((part) => queueOf(part) ?? "");
-  return `${links.map((link) => decodeURIComponent(link.getAttribute("href"))).join(" ")} ${queues.join(" ")}`.toLowerCase();
+function cellText(cell, queues) {
+  const parts = cell.matches("a") ? [cell] : [...cell.querySelectorAll("a, [class]")];
+  return parts
+    .map((part) => `${decodeURIComponent(part.getAttribute("href") ?? "")} ${queues.get(look(part)) ?? ""}`)
+    .join(" ")
+    .toLowerCase();
 }
 
-// The name of the queue of a cell, by the legend.
-function queueOf(part) {
-  const look = [...part.classList].filter((name) => /^q\d$|^st$/.test(name)).join(" ");
-  if (!look) return null;
-  const swatch = [...document.querySelectorAll("#legend .sw")].find((entry) => entry.className === `sw ${look}`);
-  return swatch?.parentElement.textContent ?? null;
+// The classes that stand for a queue.
+function look(part) {
+  return (part.className.match(/\bq\d\b( st)?/) ?? [""])[0];
+}
+
+// The names of queues by their looks, from the legend.
+function queueNames() {
+  return new Map([...document.querySelectorAll("#legend .sw")].map((swatch) => [look(swatch), swatch.parentElement.textContent]));
 }
 
 let waiting = 0;
@@ -215,7 +223,7 @@ function hover(event) {
   if (link) {
     const [, , namespace, name] = link.getAttribute("href").split("/").map(decodeURIComponent);
     lines.push(`${namespace}/${name}`);
-    const queue = queueOf(link);
+    const queue = queueNames().get(look(link));
     if (queue) lines.push(`queue ${queue}`);
     const percent = [...link.classList].find((look) => /^p\d+$/.test(look));
     lines.push(percent ? `${percent.slice(1)} % of the GPU's memory` : link.closest(".sl") ? "a slice" : "the whole GPU");

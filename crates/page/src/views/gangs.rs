@@ -34,7 +34,7 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, queue: Option<&str>
             workload_link(html, gang);
             html.raw("</th><td>").text(&gang.namespace).raw("</td><td>");
             queue_link(html, facts, &gang.queue);
-            html.raw("</td><td class=\"num\">").show(gang.priority);
+            html.raw("</td><td>").show(gang.priority);
             html.raw(if gang.preemptible { "" } else { " <small>non-preemptible</small>" }).raw("</td><td>");
             super::gang::state(html, gang);
             html.raw("</td><td>");

@@ -167,12 +167,15 @@ fn legend(html: &mut Html, id: &str, facts: &Facts<'_>) {
 pub(super) fn tile(blocks: &mut Blocks, facts: &Facts<'_>, node: &Node, large: bool) {
     blocks.row(&format!("n:{}", node.name), |html, id| {
         html.raw("<li id=\"").text(id).raw(if node.unified_memory { "\" class=\"um\"" } else { "\"" });
-        html.raw("><a href=\"/nodes/").segment(&node.name).raw("\">").text(&node.name).raw("</a> <small>");
-        match used_gpus(node) {
-            Some(used) => html.gpus(kai_view::GpuAmount { millionths: used }),
-            None => html.raw("?"),
-        };
-        html.raw("/").show(node.gpus.len()).raw("</small>");
+        html.raw("><a href=\"/nodes/").segment(&node.name).raw("\">").text(&node.name).raw("</a>");
+        if !node.gpus.is_empty() {
+            html.raw(" <small>");
+            match used_gpus(node) {
+                Some(used) => html.gpus(kai_view::GpuAmount { millionths: used }),
+                None => html.raw("?"),
+            };
+            html.raw("/").show(node.gpus.len()).raw("</small>");
+        }
         badges(html, node, large);
         if !node.gpus.is_empty() {
             html.raw("<div class=\"c\">");
@@ -187,6 +190,9 @@ pub(super) fn tile(blocks: &mut Blocks, facts: &Facts<'_>, node: &Node, large: b
         }
         for slices in &node.slices {
             slices_row(html, facts, slices);
+            if large {
+                users(html, facts, slices);
+            }
         }
         html.raw("</li>");
     });
@@ -300,30 +306,43 @@ fn large_cell(html: &mut Html, facts: &Facts<'_>, node: &Node, gpu: &Gpu) {
         let percent = if whole { 100 } else { percent_of(user.mib, node.gpu_memory_mib).unwrap_or(0) };
         html.raw("<p class=\"").raw(facts.class_of(user)).raw(look(user)).raw(" p").show(percent).raw("\">");
         user_link(html, user);
-        html.raw(" <small>");
+        html.raw(" <small>").text(&user.namespace);
         match user.mib {
             Some(_) if whole => {}
             Some(mib) => {
-                html.mib(mib);
+                html.raw(if user.namespace.is_empty() { "" } else { " · " }).mib(mib);
             }
             None => {
-                html.raw("memory unknown");
+                html.raw(" memory unknown");
             }
         }
         if user.foreign {
-            html.raw(" other scheduler");
+            html.raw(" · other scheduler");
         }
         html.raw(match look(user) {
-            " pr" => " promised",
-            " rl" => " ending",
+            " pr" => " · promised",
+            " rl" => " · ending",
             _ => "",
         });
         html.raw("</small></p>");
     }
-    if let (GpuState::Shared, Some(used), Some(all)) = (gpu.state, gpu.used_mib, node.gpu_memory_mib) {
-        html.raw("<small class=\"left\">").mib((all - used).max(0)).raw(" free</small>");
+    if let (GpuState::Shared, Some(used), Some(all)) = (gpu.state, gpu.used_mib, node.gpu_memory_mib)
+        && all > used
+    {
+        html.raw("<small class=\"left\">").mib(all - used).raw(" free</small>");
     }
     html.raw("</div></div>");
+}
+
+/// The pods on slices, in words.
+fn users(html: &mut Html, facts: &Facts<'_>, slices: &Slices) {
+    html.raw("<ul class=\"users\">");
+    for user in &slices.pods {
+        html.raw("<li><i class=\"sw ").raw(facts.class_of(user)).raw("\"></i>").show(user.slices).raw(" × ");
+        user_link(html, user);
+        html.raw(" <small>").text(&user.namespace).raw("</small></li>");
+    }
+    html.raw("</ul>");
 }
 
 /// The slices of one resource: narrow cells for MIG, round ones for replicas.

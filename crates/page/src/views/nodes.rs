@@ -1,9 +1,9 @@
 //! The nodes: health, GPUs, driver.
 
-use kai_view::{GpuAmount, GpuState, Node, NodeCondition};
+use kai_view::{GpuAmount, GpuState, Node, NodeCondition, SlicesKind};
 
 use super::ROWS_MAX;
-use super::words::{counted, head, rest_row};
+use super::words::{counted, head, rest_row, short_resource};
 use crate::bar::Bar;
 use crate::blocks::Blocks;
 use crate::facts::Facts;
@@ -27,7 +27,7 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>) {
     });
     blocks.open("nodes", |html, id, rows| {
         html.raw("<section class=\"panel\" id=\"").text(id).raw("\"><table class=\"nodes\"><caption class=\"vh\">Nodes</caption>");
-        html.raw("<thead><tr><th>node</th><th>health</th><th>GPU model</th><th>GPUs held</th><th>CPU held</th><th>memory held</th>");
+        html.raw("<thead><tr><th>node</th><th>health</th><th>GPU model</th><th>GPUs held</th><th class=\"num\">CPU held</th><th class=\"num\">memory held</th>");
         html.raw("<th>driver</th><th>pool</th><th>findings</th></tr></thead><tbody id=\"").text(rows).raw("\">");
     });
     for node in nodes.iter().take(ROWS_MAX) {
@@ -47,10 +47,18 @@ fn row(html: &mut Html, id: &str, node: &Node) {
     model(html, node);
     html.raw("</td><td>");
     let total = node.gpus.len() as i64 * MILLIONTHS;
-    let label = "GPUs held";
+    for slices in node.slices.iter().filter(|slices| slices.kind == SlicesKind::Mig) {
+        match slices.used {
+            Some(used) => Bar::begin(html, "bar small", slices.allocatable, "slices held").part(used, "run").end(),
+            None => {}
+        }
+        html.raw(" <span class=\"num\">").or_unknown(slices.used).raw("/").show(slices.allocatable).raw(" × ");
+        html.text(short_resource(&slices.resource)).raw("</span> ");
+    }
     match used_gpus(node) {
+        Some(_) if node.gpus.is_empty() => {}
         Some(used) => {
-            Bar::begin(html, "bar small", total, label).part(used, "run").end();
+            Bar::begin(html, "bar small", total, "GPUs held").part(used, "run").end();
             html.raw(" <span class=\"num\">").gpus(GpuAmount { millionths: used }).raw("/").show(node.gpus.len()).raw("</span>");
         }
         None => {
@@ -131,7 +139,7 @@ pub(super) fn is_well(condition: &NodeCondition) -> bool {
 
 /// GPUs that pods hold, in millionths; `None` = unknown.
 pub(super) fn used_gpus(node: &Node) -> Option<i64> {
-    let replicas = node.slices.iter().find(|slices| slices.kind == kai_view::SlicesKind::Replica);
+    let replicas = node.slices.iter().find(|slices| slices.kind == SlicesKind::Replica);
     node.gpus.iter().try_fold(0, |sum, gpu| {
         let used = match gpu.state {
             GpuState::Idle | GpuState::Unhealthy => 0,

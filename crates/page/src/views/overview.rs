@@ -208,8 +208,8 @@ fn legend(html: &mut Html, facts: &Facts<'_>, totals: &Totals) {
 fn fairness(blocks: &mut Blocks, facts: &Facts<'_>) {
     blocks.open("fairness", |html, id, rows| {
         panel(html, id, "Fairness across queues");
-        html.raw("<table class=\"fair\"><thead><tr><th>queue</th><th>GPUs held against fair share</th><th>held</th><th>fair share</th>");
-        html.raw("<th>waiting</th></tr></thead><tbody id=\"").text(rows).raw("\">");
+        html.raw("<table class=\"fair\"><thead><tr><th>queue</th><th>GPUs held against fair share</th><th class=\"num\">held</th><th class=\"num\">fair share</th>");
+        html.raw("<th class=\"num\">waiting</th></tr></thead><tbody id=\"").text(rows).raw("\">");
     });
     let amount = |amount: Option<GpuAmount>| amount.map_or(0, |amount| amount.millionths);
     let largest = facts.leaves().map(|queue| {
@@ -246,7 +246,7 @@ fn waiting(blocks: &mut Blocks, facts: &Facts<'_>) {
     }
     blocks.open("reasons", |html, id, rows| {
         panel(html, id, "Waiting, by reason");
-        html.raw("<table class=\"reasons\"><thead><tr><th>reason</th><th>workloads</th><th>pods</th></tr></thead><tbody id=\"");
+        html.raw("<table class=\"reasons\"><thead><tr><th>reason</th><th class=\"num\">workloads</th><th class=\"num\">pods</th></tr></thead><tbody id=\"");
         html.text(rows).raw("\">");
     });
     let text = match (&facts.view.gangs, reasons.is_empty()) {
@@ -306,7 +306,7 @@ fn lately(blocks: &mut Blocks, facts: &Facts<'_>) {
     }
     for decision in facts.view.decisions.iter().flatten().take(DECISIONS_MAX) {
         blocks.row(&format!("decision:{}", decision.number), |html, id| {
-            html.raw("<li id=\"").text(id).raw("\">").time(&decision.time).raw(" ");
+            html.raw("<li id=\"").text(id).raw("\">").time(&decision.time).raw("<div>");
             decision_tag(html, decision.kind);
             html.raw(" ");
             match &decision.pod_group {
@@ -323,7 +323,7 @@ fn lately(blocks: &mut Blocks, facts: &Facts<'_>) {
             }
             html.raw("<div class=\"cause\">");
             decision_cause(html, facts, decision);
-            html.raw("</div></li>");
+            html.raw("</div></div></li>");
         });
     }
     blocks.close("</ol><p class=\"more\"><a href=\"/decisions\">All decisions</a></p></section>");

@@ -25,8 +25,9 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>) {
     let max = roots.map(|queue| scale(&queue.gpus)).max().unwrap_or(0);
     blocks.open("queues", |html, id, rows| {
         html.raw("<section class=\"panel\" id=\"").text(id).raw("\"><table class=\"queues\"><caption class=\"vh\">Queues</caption>");
-        html.raw("<thead><tr><th>queue</th><th>GPUs</th><th>held</th><th>fair share</th><th>quota</th><th>limit</th><th>requested</th>");
-        html.raw("<th>borrowed</th><th>workloads</th><th>CPU, memory</th></tr></thead><tbody id=\"").text(rows).raw("\">");
+        html.raw("<thead><tr><th>queue</th><th>GPUs</th><th class=\"num\">held</th><th class=\"num\">fair share</th><th class=\"num\">quota</th>");
+        html.raw("<th class=\"num\">limit</th><th class=\"num\">requested</th>");
+        html.raw("<th>borrowed</th><th class=\"num\">workloads</th><th class=\"num\">CPU, memory</th></tr></thead><tbody id=\"").text(rows).raw("\">");
     });
     for queue in queues {
         blocks.row(&format!("queue:{}", queue.name), |html, id| row(html, id, facts, queue, max));

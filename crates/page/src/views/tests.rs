@@ -1,1 +1,395 @@
+use std::collections::BTreeSet;
 
+use kai_view::{ClusterView, Gpu, GpuState, GpuUser, List, MissingList, OTHER_WORK, Slices, SlicesKind};
+
+use super::{Input, render};
+use crate::route::{Route, VIEWS};
+use crate::source::StoryStep;
+use crate::synthetic::{START_MS, Simulation, empty};
+
+fn html(address: &str, view: Option<&ClusterView>) -> String {
+    let route = Route::parse_address(address).unwrap();
+    let input = Input {
+        view,
+        namespaces: None,
+        steps: &[],
+    };
+    let blocks = render(&route, input);
+    let html = blocks.html.as_str().to_owned();
+    assert_well_formed(&html, address);
+    html
+}
+
+/// Every start tag has its end tag, and no element has a style of its own: the policy of the page forbids it.
+fn assert_well_formed(html: &str, what: &str) {
+    const VOID: [&str; 5] = ["br", "input", "rect", "path", "meta"];
+    let mut open: Vec<&str> = Vec::new();
+    let mut rest = html;
+    while let Some(at) = rest.find('<') {
+        rest = &rest[at + 1..];
+        let end = rest.find('>').unwrap_or_else(|| panic!("{what}: a tag does not end: {rest:.80}"));
+        let tag = &rest[..end];
+        rest = &rest[end + 1..];
+        let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap();
+        assert!(!tag.contains(" style=") && !tag.contains(" on"), "{what}: {tag}");
+        if tag.starts_with('/') {
+            assert_eq!(open.pop(), Some(name), "{what}: {tag}");
+        } else if !VOID.contains(&name) {
+            open.push(name);
+        }
+    }
+    assert!(open.is_empty(), "{what}: {open:?}");
+}
+
+fn small() -> ClusterView {
+    Simulation::small(START_MS).view()
+}
+
+/// All addresses of a cluster: those of the navigation, and one of each kind of object.
+fn addresses(view: &ClusterView) -> Vec<String> {
+    let mut all: Vec<String> = VIEWS.iter().map(|(address, _)| (*address).to_owned()).collect();
+    all.extend(["/gpus?cells=small", "/gpus?group=model", "/gpus?group=topology-level", "/decisions?kind=evict"].map(str::to_owned));
+    let encode = |text: &str| {
+        let mut html = crate::html::Html::default();
+        html.segment(text);
+        html.into_string()
+    };
+    all.extend(view.nodes.iter().flatten().map(|node| format!("/nodes/{}", encode(&node.name))));
+    all.extend(view.pods.iter().flatten().map(|pod| format!("/pods/{}/{}", encode(&pod.namespace), encode(&pod.name))));
+    all.extend(view.gangs.iter().flatten().map(|gang| format!("/gangs/{}/{}", encode(&gang.namespace), encode(&gang.pod_group))));
+    all
+}
+
+#[test]
+fn every_view_is_well_formed() {
+    let view = small();
+    for address in addresses(&view) {
+        assert!(html(&address, Some(&view)).contains("<h1>"), "{address}");
+    }
+    for address in ["/pods/a/gone", "/gangs/a/gone", "/nodes/gone"] {
+        assert!(html(address, Some(&view)).contains("There is no such"), "{address}");
+    }
+    for (address, _) in VIEWS {
+        html(address, Some(&empty()));
+    }
+}
+
+#[test]
+fn without_a_view_the_page_says_so() {
+    for (address, _) in VIEWS {
+        let html = html(address, None);
+        assert!(html.contains("No view of the cluster") && html.contains("unknown"), "{html}");
+    }
+}
+
+#[test]
+fn what_is_not_known_is_shown_as_unknown() {
+    let mut view = small();
+    (view.nodes, view.queues, view.gangs, view.pods, view.decisions) = (None, None, None, None, None);
+    view.missing.push(MissingList {
+        list: List::Nodes,
+        only_namespace: None,
+        message: "nodes is forbidden".to_owned(),
+    });
+    for (address, _) in VIEWS {
+        let html = html(address, Some(&view));
+        assert!(html.contains("unknown") && html.contains("nodes is forbidden"), "{address}: {html}");
+        assert!(!html.contains(">0<"), "{address}: {html}");
+    }
+}
+
+#[test]
+fn unknown_amounts_of_queues_and_nodes_are_no_zeros() {
+    let mut view = small();
+    for queue in view.queues.iter_mut().flatten() {
+        (queue.gpus.used, queue.gpus.fair_share, queue.gpus.requested, queue.gpus.borrowed) = (None, None, None, None);
+        (queue.over_quota, queue.gangs_waiting, queue.gangs_running) = (None, None, None);
+    }
+    let queues = html("/queues", Some(&view));
+    assert!(!queues.contains("<svg") && queues.matches(">unknown<").count() >= 8 * 4, "{queues}");
+    for node in view.nodes.iter_mut().flatten() {
+        node.gpus_unhealthy = None;
+        node.cpu_milli.used = None;
+        node.gpus.iter_mut().for_each(|gpu| {
+            gpu.state = GpuState::Unknown;
+            gpu.pods.clear();
+        });
+        node.slices.iter_mut().for_each(|slices| slices.used = None);
+    }
+    let overview = html("/", Some(&view));
+    assert!(overview.contains("<dt>allocated</dt><dd><span class=\"unknown\">"), "{overview}");
+    assert!(overview.contains("<dt>unhealthy</dt><dd><span class=\"unknown\">"), "{overview}");
+    let map = html("/gpus?cells=small", Some(&view));
+    assert!(map.contains("<b class=\"unk\"></b>") && map.contains("?/8"), "{map}");
+    assert!(html("/nodes", Some(&view)).contains("GPU health unknown"));
+}
+
+fn user(name: &str, status: &str) -> GpuUser {
+    GpuUser {
+        namespace: "team".to_owned(),
+        name: name.to_owned(),
+        status: status.to_owned(),
+        foreign: false,
+        mib: Some(20_000),
+        slices: 0,
+    }
+}
+
+#[test]
+fn gpus_are_drawn_as_what_they_are() {
+    let mut view = small();
+    let node = &mut view.nodes.as_mut().unwrap()[1];
+    let gpu = |state, pods| Gpu {
+        state,
+        uuid: None,
+        gpu_group: None,
+        used_mib: Some(0),
+        pods,
+    };
+    let foreign = GpuUser {
+        foreign: true,
+        ..user("stranger", "Running")
+    };
+    let other = GpuUser {
+        namespace: String::new(),
+        ..user(OTHER_WORK, "Running")
+    };
+    node.gpus = vec![
+        gpu(GpuState::Idle, vec![]),
+        gpu(GpuState::Whole, vec![user("whole", "Running")]),
+        gpu(GpuState::Shared, vec![user("part", "Running"), user("promised", "Pipelined"), user("ending", "Releasing")]),
+        gpu(GpuState::Shared, vec![foreign, other]),
+        gpu(GpuState::TimeSliced, vec![]),
+        gpu(GpuState::Held, vec![]),
+        gpu(GpuState::Unhealthy, vec![]),
+        gpu(GpuState::Unknown, vec![]),
+    ];
+    (node.gpu_memory_mib, node.unified_memory, node.gpus_unhealthy, node.ready) = (Some(80_000), true, Some(2), false);
+    node.slices = vec![Slices {
+        resource: "nvidia.com/mig-1g.5gb".to_owned(),
+        kind: SlicesKind::Mig,
+        allocatable: 4,
+        used: Some(3),
+        pods: vec![GpuUser {
+            slices: 2,
+            mib: None,
+            ..user("slices", "Running")
+        }],
+    }];
+    view.nodes.as_mut().unwrap().swap(0, 1);
+    view.nodes.as_mut().unwrap().truncate(1);
+    let small = html("/gpus?group=none&cells=small", Some(&view));
+    let map = &small[small.find("<section class=\"map\"").unwrap()..];
+    for part in [
+        "class=\"um\"",
+        "not ready",
+        "unified memory",
+        "1 failed in use",
+        "<div class=\"c\"><b></b><a class=\"qf\" tabindex=\"-1\" href=\"/pods/team/whole\"></a><span>",
+        "<a class=\"qf p25\" tabindex=\"-1\" href=\"/pods/team/part\">",
+        "<a class=\"qf pr p25\" tabindex=\"-1\" href=\"/pods/team/promised\">",
+        "<a class=\"qf rl p25\" tabindex=\"-1\" href=\"/pods/team/ending\">",
+        "<i class=\"qf p25\" title=\"team/stranger\">",
+        "<i class=\"qo p25\" title=\"other work\">",
+        "<b class=\"ts\"></b><b class=\"held\"></b><b class=\"bad\"></b><b class=\"unk\"></b></div>",
+        "1g.5gb 3/4",
+        "</a><b class=\"held\"></b><b></b></div>",
+    ] {
+        assert!(map.contains(part), "{part} is not in {map}");
+    }
+    assert_eq!(map.matches("/pods/team/slices").count(), 2);
+    let large = html("/gpus?group=none&cells=large", Some(&view));
+    for word in ["free", "whole", "shared", "time-sliced", "held", "failed", "unknown", "promised", "ending", "other scheduler", "other work", "2 × "] {
+        assert!(large.contains(word), "{word} is not in {large}");
+    }
+}
+
+#[test]
+fn queues_show_who_lends() {
+    let mut view = small();
+    let queue = &mut view.queues.as_mut().unwrap()[1];
+    let gpus = |gpus: i64| kai_view::GpuAmount {
+        millionths: gpus * 1_000_000,
+    };
+    (queue.gpus.used, queue.gpus.quota, queue.gpus.borrowed) = (Some(gpus(5)), Some(gpus(2)), Some(gpus(3)));
+    (queue.gpus.reclaimable, queue.over_quota) = (Some(gpus(1)), Some(true));
+    queue.lenders = vec![kai_view::Lender {
+        queue: "serving".to_owned(),
+        gpus: gpus(3),
+    }];
+    let html = html("/queues", Some(&view));
+    assert!(html.contains("<b>3</b> from serving (3); 1 reclaimable"), "{html}");
+    assert!(html.contains("over quota") && html.contains("class=\"over\""), "{html}");
+}
+
+#[test]
+fn an_evicted_pod_says_for_whom_and_why() {
+    let view = small();
+    let decision = view.decisions.iter().flatten().find(|decision| decision.beneficiary.is_some()).unwrap();
+    let beneficiary = decision.beneficiary.as_ref().unwrap();
+    let log = html("/decisions?kind=evict", Some(&view));
+    assert!(log.contains(&format!(">{}</a> of ", beneficiary.workload)), "{log}");
+    assert!(log.contains("Reclaim: its queue holds more than its fair share") && !log.contains(">bound<"), "{log}");
+    let story = html(&format!("/pods/{}/{}", decision.namespace, decision.pod), Some(&view));
+    assert!(story.contains("<b>Evicted</b> from") && story.contains(&beneficiary.workload), "{story}");
+    let none = html("/decisions?queue=no-such-queue", Some(&view));
+    assert!(none.contains("No decisions."), "{none}");
+}
+
+#[test]
+fn the_story_of_a_pod_is_in_the_order_of_time() {
+    let view = small();
+    let bound = view.decisions.iter().flatten().next().unwrap();
+    let story = html(&format!("/pods/{}/{}", bound.namespace, bound.pod), Some(&view));
+    let times: Vec<&str> = story[story.find("<ol class=\"story\">").unwrap()..]
+        .split("datetime=\"")
+        .skip(1)
+        .map(|rest| rest.split('"').next().unwrap())
+        .collect();
+    assert!(times.len() >= 4 && times.is_sorted(), "{times:?}");
+    let order = ["<b>Created</b>", "<b>Grouped</b>", "<b>Bound</b>"].map(|word| story.find(word).unwrap());
+    assert!(order.is_sorted(), "{story}");
+}
+
+#[test]
+fn steps_of_the_story_are_buttons() {
+    let view = small();
+    let step = |title: &str, submitted| StoryStep {
+        title: title.to_owned(),
+        submitted,
+    };
+    let steps = [step("First <step>", true), step("Second", false)];
+    let input = Input {
+        view: Some(&view),
+        namespaces: None,
+        steps: &steps,
+    };
+    let blocks = render(&Route::Overview, input);
+    let html = blocks.html.as_str();
+    assert!(html.contains("action=\"/story/0\"><button class=\"done\">First &lt;step&gt;</button>"), "{html}");
+    assert!(html.contains("action=\"/story/1\"><button>Second</button>"), "{html}");
+}
+
+/// Names that no API server accepts, in every place where the cluster has text.
+#[test]
+fn hostile_names_are_only_text() {
+    let evil = "\"><script>alert(1)</script><img src=x onerror='alert(2)'>&\u{0}";
+    let mut view = small();
+    let hostile = |text: &mut String| text.insert_str(0, evil);
+    for pod in view.pods.iter_mut().flatten() {
+        [&mut pod.namespace, &mut pod.name, &mut pod.status].into_iter().for_each(hostile);
+        pod.node.iter_mut().chain(&mut pod.pod_group).chain(&mut pod.reason).chain(&mut pod.since).for_each(hostile);
+        pod.gpu_groups.iter_mut().for_each(hostile);
+    }
+    for gang in view.gangs.iter_mut().flatten() {
+        let Some(reason) = gang.reason.as_mut().or(gang.waiting_since.as_mut()) else { continue };
+        hostile(reason);
+    }
+    for gang in view.gangs.iter_mut().flatten() {
+        [&mut gang.namespace, &mut gang.pod_group, &mut gang.workload_kind, &mut gang.workload_name, &mut gang.queue, &mut gang.created].into_iter().for_each(hostile);
+    }
+    for queue in view.queues.iter_mut().flatten() {
+        [&mut queue.name, &mut queue.display_name].into_iter().for_each(hostile);
+        queue.parent.iter_mut().for_each(hostile);
+        queue.lenders.iter_mut().for_each(|lender| hostile(&mut lender.queue));
+    }
+    for node in view.nodes.iter_mut().flatten() {
+        hostile(&mut node.name);
+        let texts = node.gpu_model.iter_mut().chain(&mut node.driver).chain(&mut node.pool).chain(&mut node.mig_strategy);
+        texts.for_each(hostile);
+        node.labels = node.labels.iter().map(|(key, value)| (format!("{evil}{key}"), format!("{evil}{value}"))).collect();
+        for domain in &mut node.topology {
+            [&mut domain.topology, &mut domain.level, &mut domain.value].into_iter().for_each(hostile);
+        }
+        for condition in &mut node.conditions {
+            [&mut condition.kind, &mut condition.status].into_iter().for_each(hostile);
+            condition.reason.iter_mut().chain(&mut condition.message).for_each(hostile);
+        }
+        let on_gpus = node.gpus.iter_mut().flat_map(|gpu| &mut gpu.pods);
+        for user in on_gpus.chain(node.slices.iter_mut().flat_map(|slices| &mut slices.pods)) {
+            [&mut user.namespace, &mut user.name].into_iter().for_each(hostile);
+        }
+        node.gpus.iter_mut().filter_map(|gpu| gpu.uuid.as_mut()).for_each(hostile);
+        node.slices.iter_mut().for_each(|slices| hostile(&mut slices.resource));
+    }
+    for decision in view.decisions.iter_mut().flatten() {
+        [&mut decision.namespace, &mut decision.pod, &mut decision.workload, &mut decision.time].into_iter().for_each(hostile);
+        let texts = decision.pod_group.iter_mut().chain(&mut decision.queue).chain(&mut decision.node).chain(&mut decision.reason);
+        texts.chain(&mut decision.action).for_each(hostile);
+        if let Some(beneficiary) = &mut decision.beneficiary {
+            [&mut beneficiary.namespace, &mut beneficiary.pod_group, &mut beneficiary.workload].into_iter().for_each(hostile);
+        }
+    }
+    for address in addresses(&view) {
+        let html = html(&address, Some(&view));
+        assert!(!html.contains("<script") && !html.contains("<img") && !html.contains("onerror='"), "{address}");
+        assert!(!html.contains('\0'), "{address}");
+    }
+    assert!(html("/waiting", Some(&view)).contains("&lt;script&gt;"));
+}
+
+#[test]
+fn a_restricted_view_names_no_other_work() {
+    let view = small();
+    let mine: BTreeSet<String> = ["team-vision".to_owned()].into();
+    let foreign: Vec<String> = view
+        .pods
+        .iter()
+        .flatten()
+        .filter(|pod| !mine.contains(&pod.namespace))
+        .flat_map(|pod| [Some(pod.name.clone()), pod.pod_group.clone()])
+        .flatten()
+        .collect();
+    assert!(!foreign.is_empty());
+    let restricted = view.restricted_to(&mine);
+    for address in addresses(&view) {
+        let input = Input {
+            view: Some(&restricted),
+            namespaces: Some(&mine),
+            steps: &[],
+        };
+        let blocks = render(&Route::parse_address(&address).unwrap(), input);
+        let html = blocks.html.as_str();
+        // The address itself has the name that the caller asked for.
+        for name in foreign.iter().filter(|name| !address.contains(name.as_str())) {
+            assert!(!html.contains(name.as_str()), "{name} is in {address}");
+        }
+        assert!(html.contains("without names") && html.contains("<b>team-vision</b>"), "{address}");
+        assert!(!html.contains("/remedies/"), "{address}");
+    }
+}
+
+#[test]
+fn a_thousand_nodes_are_a_light_page() {
+    let view = Simulation::large(1_000, START_MS).view();
+    let pods = view.pods.as_ref().map_or(0, Vec::len);
+    assert!(pods >= 10_000, "{pods}");
+    let transferred = |address: &str| {
+        let html = html(address, Some(&view));
+        (html.len(), crate::gzip::compress(html.as_bytes()).len())
+    };
+    let assets = ["page.css", "page.js", "icon.svg"].map(|name| crate::assets::find(name).unwrap().gzipped.len());
+    let (map, map_gzipped) = transferred("/gpus");
+    println!("map {map} bytes, {map_gzipped} gzipped; assets {assets:?} gzipped");
+    for (address, _) in VIEWS {
+        let (_, gzipped) = transferred(address);
+        let all = gzipped + assets.iter().sum::<usize>();
+        assert!(all < 150_000, "{address}: {all} bytes");
+    }
+}
+
+#[test]
+fn long_tables_end() {
+    let mut view = small();
+    let gangs = view.gangs.as_mut().unwrap();
+    let waiting = gangs.iter().find(|gang| gang.waiting > 0).unwrap().clone();
+    for number in 0..super::ROWS_MAX + 10 {
+        gangs.push(kai_view::Gang {
+            pod_group: format!("more-{number}"),
+            ..waiting.clone()
+        });
+    }
+    let html = html("/waiting", Some(&view));
+    assert!(html.matches("<tr").count() < super::ROWS_MAX + 5);
+    assert!(html.contains("more. Filter by queue"), "{html:.400}");
+}

@@ -50,7 +50,7 @@ fn row(html: &mut Html, id: &str, facts: &Facts<'_>, gang: &Gang) {
     workload_link(html, gang);
     html.raw(" <small>").text(&gang.namespace).raw("</small></th><td>");
     queue_link(html, facts, &gang.queue);
-    html.raw("</td><td class=\"num\">");
+    html.raw("</td><td>");
     match gang.position {
         Some(position) => html.show(position),
         None => html.raw("<span class=\"quiet\">none</span>"),

@@ -43,12 +43,12 @@ pub(crate) fn queue_link(html: &mut Html, facts: &Facts<'_>, queue: &str) {
     html.raw(facts.palette.class(queue)).raw("\"></i>").text(queue).raw("</a>");
 }
 
-/// Who has a part of a GPU, with a link where there is a page about it.
+/// Who has a part of a GPU, with a link where there is a page about it; the name first, the namespace behind it.
 pub(crate) fn user_link(html: &mut Html, user: &GpuUser) {
     if is_other_work(user) || user.foreign {
-        user_name(html, user);
+        html.raw("<span>").text(&user.name).raw("</span>");
     } else {
-        pod_link(html, &user.namespace, &user.name);
+        html.raw("<a href=\"/pods/").segment(&user.namespace).raw("/").segment(&user.name).raw("\">").text(&user.name).raw("</a>");
     }
 }
 
