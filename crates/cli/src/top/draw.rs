@@ -274,6 +274,15 @@ mod tests {
 
     /// The screen of this size after these keys.
     fn screen(width: u16, height: u16, app: &mut App, keys: &str) -> String {
+        let buffer = cells(width, height, app, keys);
+        let lines = buffer.content.chunks(usize::from(width)).map(|line| {
+            let text: String = line.iter().map(ratatui::buffer::Cell::symbol).collect();
+            text.trim_end().to_owned()
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    fn cells(width: u16, height: u16, app: &mut App, keys: &str) -> ratatui::buffer::Buffer {
         for character in keys.chars() {
             let code = match character {
                 '\n' => KeyCode::Enter,
@@ -285,12 +294,7 @@ mod tests {
         terminal.draw(|frame| draw(frame, app)).unwrap();
         // Drawn twice: the first drawing learns the size of the screen.
         terminal.draw(|frame| draw(frame, app)).unwrap();
-        let buffer = terminal.backend().buffer();
-        let lines = buffer.content.chunks(usize::from(width)).map(|line| {
-            let text: String = line.iter().map(ratatui::buffer::Cell::symbol).collect();
-            text.trim_end().to_owned()
-        });
-        lines.collect::<Vec<_>>().join("\n")
+        terminal.backend().buffer().clone()
     }
 
     fn app() -> App {
@@ -322,6 +326,21 @@ mod tests {
         for line in screen.lines() {
             assert!(docs.contains(line), "docs/cli.md does not show:\n{line}");
         }
+    }
+
+    /// `UPDATE_PICTURES=1` writes it.
+    #[test]
+    fn the_picture_in_the_readme_is_of_this_program() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/images/top.svg");
+        let now = crate::top::picture::svg(&cells(100, 14, &mut app(), "1"));
+        if std::env::var_os("UPDATE_PICTURES").is_some() {
+            std::fs::write(path, &now).unwrap();
+        }
+        let stored = std::fs::read_to_string(path).unwrap();
+        assert!(
+            stored == now,
+            "docs/images/top.svg is outdated; write it with UPDATE_PICTURES=1"
+        );
     }
 
     #[test]

@@ -7,6 +7,8 @@ mod app;
 mod changes;
 mod draw;
 mod feed;
+#[cfg(test)]
+mod picture;
 mod tables;
 
 use std::process::ExitCode;
