@@ -91,6 +91,31 @@ fn the_names_of_the_teams_are_not_in_the_redacted_file() {
     assert_eq!(totals(&[&json]), totals(&[&file]));
 }
 
+/// To update it, paste the output.
+#[test]
+fn the_docs_show_a_redaction() {
+    let docs = include_str!("../../../docs/simulate.md");
+    let command = "$ kai simulate examples/explain.yaml --redact report.yaml\n";
+    let shown = docs
+        .split(command)
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("examples")).unwrap();
+    std::fs::copy(
+        "../../examples/explain.yaml",
+        folder.path().join("examples/explain.yaml"),
+    )
+    .unwrap();
+    let arguments = ["simulate", "examples/explain.yaml", "--redact", "report.yaml"];
+    let output = support::command(".", &arguments)
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), shown);
+}
+
 #[test]
 fn what_can_t_be_redacted_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
@@ -116,7 +141,34 @@ fn what_can_t_be_redacted_is_an_error() {
 /// A running `kai simulate --watch`. It ends with the test.
 struct Watching {
     child: Child,
-    lines: Receiver<String>,
+    out: Lines,
+    errors: Lines,
+}
+
+/// The lines of a stream, as they come.
+struct Lines(Receiver<String>);
+
+impl Lines {
+    fn of(stream: impl Read + Send + 'static) -> Lines {
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            let lines = BufReader::new(stream).lines();
+            lines.map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        Lines(lines)
+    }
+
+    /// Reads on until a line has the words.
+    fn until(&self, words: &str) {
+        let mut read = Vec::new();
+        loop {
+            match self.0.recv_timeout(PATIENCE) {
+                Ok(line) if line.contains(words) => return,
+                Ok(line) => read.push(line),
+                Err(_) => panic!("no line has {words:?}:\n{}", read.join("\n")),
+            }
+        }
+    }
 }
 
 impl Watching {
@@ -128,30 +180,10 @@ impl Watching {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let (sender, lines) = mpsc::channel();
-        let out: [Box<dyn Read + Send>; 2] = [
-            Box::new(child.stdout.take().unwrap()),
-            Box::new(child.stderr.take().unwrap()),
-        ];
-        for stream in out {
-            let sender = sender.clone();
-            std::thread::spawn(move || {
-                let lines = BufReader::new(stream).lines();
-                lines.map_while(Result::ok).try_for_each(|line| sender.send(line))
-            });
-        }
-        Watching { child, lines }
-    }
-
-    /// Reads on until a line has the words.
-    fn until(&self, words: &str) {
-        let mut read = Vec::new();
-        loop {
-            match self.lines.recv_timeout(PATIENCE) {
-                Ok(line) if line.contains(words) => return,
-                Ok(line) => read.push(line),
-                Err(_) => panic!("no line has {words:?}:\n{}", read.join("\n")),
-            }
+        Watching {
+            out: Lines::of(child.stdout.take().unwrap()),
+            errors: Lines::of(child.stderr.take().unwrap()),
+            child,
         }
     }
 }
@@ -173,22 +205,24 @@ fn a_change_of_a_file_runs_it_again_and_tells_the_difference() {
     let file = folder.path().join("policy.yaml");
     std::fs::write(&file, two_teams()).unwrap();
     let watching = Watching::start(folder.path(), &["policy.yaml"]);
-    watching.until("policy (policy.yaml): 1 bound, 4 pipelined, 2 evicted, 0 pending");
-    watching.until("watching");
+    watching
+        .out
+        .until("policy (policy.yaml): 1 bound, 4 pipelined, 2 evicted, 0 pending");
+    watching.errors.until("watching");
     std::fs::write(&file, two_teams().replace("quota: 6", "quota: 2")).unwrap();
-    watching.until("after:  1 bound, 0 pipelined, 0 evicted, 4 pending");
-    watching.until("team-blue     6 -> 2");
+    watching.out.until("after:  1 bound, 0 pipelined, 0 evicted, 4 pending");
+    watching.out.until("team-blue     6 -> 2");
     // Broken for a moment, and gone for a moment.
     std::fs::write(&file, "{{{").unwrap();
-    watching.until("error: policy.yaml: is not valid YAML");
+    watching.errors.until("error: policy.yaml: is not valid YAML");
     std::fs::remove_file(&file).unwrap();
-    watching.until("error: policy.yaml: can't be read");
+    watching.errors.until("error: policy.yaml: can't be read");
     // As editors do: a new file in place of the old one. It is compared with the last run that worked.
     let new = folder.path().join("policy.new");
     std::fs::write(&new, two_teams()).unwrap();
     std::fs::rename(&new, &file).unwrap();
-    watching.until("before: 1 bound, 0 pipelined, 0 evicted, 4 pending");
-    watching.until("after:  1 bound, 4 pipelined, 2 evicted, 0 pending");
+    watching.out.until("before: 1 bound, 0 pipelined, 0 evicted, 4 pending");
+    watching.out.until("after:  1 bound, 4 pipelined, 2 evicted, 0 pending");
 }
 
 #[test]
@@ -201,10 +235,10 @@ fn cases_of_a_folder_are_checked_again() {
         std::fs::write(cases.join("one.yaml"), &text).unwrap();
         Watching::start(folder.path(), &["--check", "cases"])
     };
-    watching.until("0 passed, 1 failed");
-    watching.until("watching");
+    watching.out.until("0 passed, 1 failed");
+    watching.errors.until("watching");
     std::fs::write(cases.join("two.yaml"), &text).unwrap();
-    watching.until("0 passed, 2 failed");
+    watching.out.until("0 passed, 2 failed");
 }
 
 #[test]
@@ -219,10 +253,10 @@ fn a_submitted_file_is_watched_too() {
     };
     std::fs::write(folder.path().join("pod.yaml"), pod("0.25")).unwrap();
     let watching = Watching::start(folder.path(), &["teams.yaml", "--what-if", "submit pod.yaml"]);
-    watching.until("2 bound, 4 pipelined");
-    watching.until("watching");
+    watching.out.until("2 bound, 4 pipelined");
+    watching.errors.until("watching");
     std::fs::write(folder.path().join("pod.yaml"), pod("0.75")).unwrap();
-    watching.until("before: 2 bound, 4 pipelined");
+    watching.out.until("before: 2 bound, 4 pipelined");
 }
 
 #[test]
@@ -230,7 +264,7 @@ fn ctrl_c_ends_it_with_success() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("teams.yaml"), two_teams()).unwrap();
     let mut watching = Watching::start(folder.path(), &["teams.yaml"]);
-    watching.until("watching");
+    watching.errors.until("watching");
     let id = i32::try_from(watching.child.id()).unwrap();
     rustix::process::kill_process(
         rustix::process::Pid::from_raw(id).unwrap(),

@@ -5,6 +5,7 @@
 //! | find the files and read cases or manifests | [`scenario`]: [`scenario::discover`], [`scenario::load`] |
 //! | apply the objects to the mirror of the scheduler; carry decisions out between two cycles | [`SimulatedCluster`] |
 //! | run scheduling cycles | [`run`] |
+//! | write the files without the names of the cluster | [`scenario::redact`] |
 //! | compare the outcomes of an unchanged and a changed cluster | [`diff`] |
 //! | compare the result with the expectation of a case | `check` |
 //! | explain one pod after the run | [`explain`] |

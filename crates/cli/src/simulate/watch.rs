@@ -66,15 +66,28 @@ pub(super) fn run(session: &Session) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Ends the program with success on ctrl-c: it is how this command ends.
+/// Ends the program with success on ctrl-c: it is how this command ends. Returns when that works.
 fn end_with_ctrl_c() {
-    std::thread::spawn(|| {
+    let (ready, is_ready) = mpsc::channel();
+    std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        // Without a runtime, ctrl-c ends the program as it does by default.
-        if runtime.is_ok_and(|runtime| runtime.block_on(tokio::signal::ctrl_c()).is_ok()) {
+        let pressed = async {
+            let mut pressed = std::pin::pin!(tokio::signal::ctrl_c());
+            // The handler is installed when the future is first polled.
+            tokio::select! {
+                biased;
+                result = &mut pressed => return result,
+                () = std::future::ready(()) => {}
+            }
+            let _ = ready.send(());
+            pressed.await
+        };
+        if runtime.is_ok_and(|runtime| runtime.block_on(pressed).is_ok()) {
             std::process::exit(0);
         }
     });
+    // Without a runtime, ctrl-c ends the program as it does by default.
+    let _ = is_ready.recv();
 }
 
 /// The outcomes of the run before, by scenario.
@@ -167,6 +180,10 @@ impl Watched {
     /// The paths of an event that can change a run. Reading a file is an event, too.
     fn changed(&self, event: notify::Result<Event>) -> Vec<PathBuf> {
         let Ok(event) = event else { return Vec::new() };
+        // The operating system dropped events: any file may have changed.
+        if event.need_rescan() {
+            return self.files.iter().chain(&self.folders).cloned().collect();
+        }
         match event.kind {
             EventKind::Access(_) => Vec::new(),
             EventKind::Any | EventKind::Create(_) | EventKind::Modify(_) | EventKind::Remove(_) | EventKind::Other => {

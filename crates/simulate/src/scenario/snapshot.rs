@@ -363,7 +363,7 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let file = folder.join("acme.zip");
         std::fs::write(&file, zipped(&of_kai()).unwrap()).unwrap();
-        let sources = super::super::discover(&[file.clone()], std::io::empty()).unwrap();
+        let sources = super::super::discover(std::slice::from_ref(&file), std::io::empty()).unwrap();
         let redaction = super::super::redact(&sources[0]).unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
         let [redacted] = redaction.files.as_slice() else {

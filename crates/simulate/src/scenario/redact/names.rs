@@ -198,20 +198,15 @@ impl FoundNames {
             let is_numbered =
                 |name: &&String| !class.is_fixed(name) && !self.derived.contains_key(&(class, (*name).clone()));
             let width = names.iter().filter(is_numbered).count().max(1).to_string().len();
-            let mut number = 0;
-            for name in &names {
-                if !is_numbered(&name) {
-                    continue;
-                }
-                number += 1;
-                let lower = names
-                    .range::<String, _>(..name.clone())
-                    .rfind(|name| class.is_fixed(name));
-                let upper = names
-                    .range::<String, _>(name.clone()..)
-                    .find(|name| class.is_fixed(name));
-                let replacement = class.replacement(number, width);
-                let replacement = between(replacement, lower.map_or("", |name| name), upper.map(String::as_str));
+            let fixed: Vec<&String> = names.iter().filter(|name| class.is_fixed(name)).collect();
+            for (at, name) in names.iter().filter(is_numbered).enumerate() {
+                let above = fixed.partition_point(|fixed| *fixed < name);
+                let lower = above.checked_sub(1).and_then(|at| fixed.get(at));
+                let replacement = between(
+                    class.replacement(at + 1, width),
+                    lower.map_or("", |name| name.as_str()),
+                    fixed.get(above).map(|name| name.as_str()),
+                );
                 replacements.names.insert((class, name.clone()), replacement);
             }
         }
