@@ -210,3 +210,38 @@ fn reasons_stay_readable() {
     assert_eq!(decision.reason.as_deref(), Some("evicted for other work (reclaim)"));
     assert_eq!(full.hidden, None);
 }
+
+#[test]
+fn an_explanation_names_no_other_work() {
+    let json = json!({
+        "position": { "beforeInQueue": 1, "beforeInOtherQueues": 0, "text": "second in its queue" },
+        "needs": "2 GPUs on one node; n1 has 0 free, 2 are held by Job ns-1/owner-001",
+        "nearestNodes": [{ "node": "n1", "check": "gpus", "freeGpus": 0, "missing": 2, "holders": [
+            { "workload": "Job ns-1/owner-001", "gpus": 2.0, "queue": "q", "claim": "reclaimable" },
+            { "workload": "Job ns-0/owner-000", "gpus": 1.0, "queue": "q", "claim": "reclaimable" },
+        ] }],
+        "remedies": [{ "text": "end Job ns-1/owner-001", "tried": true, "steps": [
+            { "kind": "end", "text": "end Job ns-1/owner-001", "podGroup": "ns-1/gang-001" },
+            { "kind": "end", "text": "end Job ns-0/owner-000", "podGroup": "ns-0/gang-000" },
+        ] }],
+        "cut": false,
+        "trials": 3,
+    });
+    let explanation: kai_view::ExplanationView = serde_json::from_value(json).unwrap();
+    for has_odd_name in [false, true] {
+        let work = |namespace: usize| Work {
+            namespace,
+            has_odd_name,
+            waits: true,
+            holders: Vec::new(),
+        };
+        let restricted = view(&[work(0), work(1)]).restricted_explanation(&explanation, &[namespace(0)].into());
+        let text = serde_json::to_string(&restricted).unwrap();
+        assert!(!text.contains("-001"), "{text}");
+        assert!(
+            text.contains("end Job ns-0/owner-000") && text.contains("ns-0/gang-000"),
+            "{text}"
+        );
+        assert_eq!(restricted.nearest_nodes[0].holders[0].workload, OTHER_WORK);
+    }
+}
