@@ -30,7 +30,10 @@ impl Asset {
 static ASSETS: LazyLock<[(&str, Asset); 3]> = LazyLock::new(|| {
     [
         ("page.css", Asset::new("text/css; charset=utf-8", style())),
-        ("page.js", Asset::new("text/javascript; charset=utf-8", MODULE.to_owned())),
+        (
+            "page.js",
+            Asset::new("text/javascript; charset=utf-8", MODULE.to_owned()),
+        ),
         ("icon.svg", Asset::new("image/svg+xml", ICON.to_owned())),
     ]
 });

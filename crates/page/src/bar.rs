@@ -35,7 +35,11 @@ impl<'a> Bar<'a> {
         let (from, to) = (self.scaled(self.at), self.scaled(self.at.saturating_add(amount.max(0))));
         self.at = self.at.saturating_add(amount.max(0));
         if to > from {
-            self.html.raw("<rect x=\"").show(from).raw("\" width=\"").show(to - from);
+            self.html
+                .raw("<rect x=\"")
+                .show(from)
+                .raw("\" width=\"")
+                .show(to - from);
             self.html.raw("\" height=\"12\" class=\"").raw(class).raw("\"/>");
         }
         self
@@ -46,7 +50,12 @@ impl<'a> Bar<'a> {
         if let Some(amount) = amount {
             // A line at the very edge would be cut in half.
             let at = self.scaled(amount).clamp(3, WIDTH - 3);
-            self.html.raw("<path d=\"M").show(at).raw(" 0V12\" class=\"").raw(class).raw("\"/>");
+            self.html
+                .raw("<path d=\"M")
+                .show(at)
+                .raw(" 0V12\" class=\"")
+                .raw(class)
+                .raw("\"/>");
         }
         self
     }
@@ -72,9 +81,18 @@ mod tests {
             .mark(None, "none")
             .end();
         let html = html.into_string();
-        assert!(html.contains("<rect x=\"0\" width=\"250\" height=\"12\" class=\"a\"/>"), "{html}");
-        assert!(html.contains("<rect x=\"250\" width=\"750\" height=\"12\" class=\"b\"/>"), "{html}");
+        assert!(
+            html.contains("<rect x=\"0\" width=\"250\" height=\"12\" class=\"a\"/>"),
+            "{html}"
+        );
+        assert!(
+            html.contains("<rect x=\"250\" width=\"750\" height=\"12\" class=\"b\"/>"),
+            "{html}"
+        );
         assert!(html.contains("M500 0V12"), "{html}");
-        assert!(html.contains("a &quot;label&quot;") && !html.contains("none\"/>"), "{html}");
+        assert!(
+            html.contains("a &quot;label&quot;") && !html.contains("none\"/>"),
+            "{html}"
+        );
     }
 }

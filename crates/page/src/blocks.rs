@@ -202,7 +202,9 @@ pub(crate) fn changes<'a>(old: &'a Outline, new: &'a Blocks, outline: &'a Outlin
     list_changes(VIEW_ID, &was, &is, html, &mut changes);
     for (at, section) in outline.sections.iter().enumerate() {
         // A section that is new or whose shell changed was sent with its rows.
-        let Some(before) = old_rows.get(section.mark.id.as_str()) else { continue };
+        let Some(before) = old_rows.get(section.mark.id.as_str()) else {
+            continue;
+        };
         if before.mark != section.mark {
             continue;
         }
@@ -230,8 +232,15 @@ fn list_changes<'a>(
     let ids: FxHashSet<&str> = new.iter().map(|mark| mark.id.as_str()).collect();
     let removed = old.iter().filter(|mark| !ids.contains(mark.id.as_str()));
     changes.extend(removed.map(|mark| Change::Remove { id: &mark.id }));
-    let old_places: FxHashMap<&str, usize> = old.iter().enumerate().map(|(at, mark)| (mark.id.as_str(), at)).collect();
-    let places: Vec<Option<usize>> = new.iter().map(|mark| old_places.get(mark.id.as_str()).copied()).collect();
+    let old_places: FxHashMap<&str, usize> = old
+        .iter()
+        .enumerate()
+        .map(|(at, mark)| (mark.id.as_str(), at))
+        .collect();
+    let places: Vec<Option<usize>> = new
+        .iter()
+        .map(|mark| old_places.get(mark.id.as_str()).copied())
+        .collect();
     let stays = longest_increasing(&places);
     let mut after: Option<&str> = None;
     for (at, mark) in new.iter().enumerate() {
@@ -298,8 +307,8 @@ mod tests {
             if !seen.insert(*id) {
                 continue;
             }
-            blocks.open(&format!("s{id}"), |html, _, _| {
-                html.raw("<s>").show(content).raw("|");
+            blocks.open(&format!("s{id}"), |html, id, _| {
+                html.raw("<s>").text(id).raw("=").show(content).raw("|");
             });
             let mut seen = FxHashSet::default();
             for (row, content) in rows.iter().filter(|(row, _)| seen.insert(*row)) {
@@ -319,7 +328,10 @@ mod tests {
     impl Screen {
         fn of(blocks: &Blocks) -> Screen {
             let sections = blocks.sections.iter().map(|section| {
-                let rows = section.rows.iter().map(|row| (row.id.clone(), blocks.of(&row.html).to_owned()));
+                let rows = section
+                    .rows
+                    .iter()
+                    .map(|row| (row.id.clone(), blocks.of(&row.html).to_owned()));
                 let shell = format!(
                     "{}{}",
                     blocks.of(&(section.html.start..section.inner.start)),
@@ -331,7 +343,10 @@ mod tests {
         }
 
         fn section_of(target: &Screen, html: &str, blocks: &Blocks) -> (String, String, Vec<(String, String)>) {
-            let at = blocks.sections.iter().position(|section| blocks.of(&section.html) == html);
+            let at = blocks
+                .sections
+                .iter()
+                .position(|section| blocks.of(&section.html) == html);
             target.0[at.unwrap()].clone()
         }
 
@@ -348,7 +363,9 @@ mod tests {
             match change {
                 Change::Remove { id } => {
                     self.0.retain(|section| section.0 != *id);
-                    self.0.iter_mut().for_each(|section| section.2.retain(|row| row.0 != *id));
+                    self.0
+                        .iter_mut()
+                        .for_each(|section| section.2.retain(|row| row.0 != *id));
                 }
                 Change::Replace { id, html } => {
                     for section in &mut self.0 {

@@ -25,16 +25,23 @@ impl Document<'_> {
     pub(crate) fn write(&self, content: &Html) -> String {
         let mut html = Html::with_capacity(content.len() + 4_096);
         self.begin(&mut html);
-        html.raw("<header class=\"top\"><a class=\"brand\" href=\"/\">kai</a><span class=\"cluster\">").text(self.cluster_name);
+        html.raw("<header class=\"top\"><a class=\"brand\" href=\"/\">kai</a><span class=\"cluster\">")
+            .text(self.cluster_name);
         html.raw("</span><nav aria-label=\"Views\">");
         for (at, (address, name)) in VIEWS.iter().enumerate() {
-            html.raw("<a href=\"").raw(address).raw(if self.place == Some(at) { "\" aria-current=\"page\">" } else { "\">" });
+            html.raw("<a href=\"").raw(address).raw(if self.place == Some(at) {
+                "\" aria-current=\"page\">"
+            } else {
+                "\">"
+            });
             html.raw(name).raw("<kbd>").show(at + 1).raw("</kbd></a>");
         }
         html.raw("</nav><form class=\"search\" role=\"search\" hidden><input type=\"search\" id=\"search\" aria-label=\"Search this view\" ");
         html.raw("placeholder=\"Search  /\" autocomplete=\"off\" spellcheck=\"false\"></form>");
         html.raw("<p id=\"state\" role=\"status\" aria-live=\"polite\">static</p></header>");
-        html.raw("<main id=\"view\" tabindex=\"-1\">").append(content).raw("</main>");
+        html.raw("<main id=\"view\" tabindex=\"-1\">")
+            .append(content)
+            .raw("</main>");
         html.raw("<footer><span>");
         match self.time {
             Some(time) => html.raw("Cluster as of ").time(time),
@@ -44,17 +51,24 @@ impl Document<'_> {
         if self.logged_in {
             html.raw("<form method=\"post\" action=\"/logout\"><button>Log out</button></form>");
         }
-        html.raw("</footer><dialog id=\"panel\" aria-label=\"Details\"></dialog><div id=\"tip\" hidden></div></body></html>");
+        html.raw(
+            "</footer><dialog id=\"panel\" aria-label=\"Details\"></dialog><div id=\"tip\" hidden></div></body></html>",
+        );
         html.into_string()
     }
 
     fn begin(&self, html: &mut Html) {
-        html.raw("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>").text(self.title).raw(" · ");
+        html.raw("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>")
+            .text(self.title)
+            .raw(" · ");
         html.text(self.cluster_name).raw(" · kai</title>");
         html.raw("<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\">");
-        html.raw("<link rel=\"stylesheet\" href=\"/assets/page.css?v=").raw(assets::version());
+        html.raw("<link rel=\"stylesheet\" href=\"/assets/page.css?v=")
+            .raw(assets::version());
         html.raw("\"><link rel=\"icon\" href=\"/assets/icon.svg\"><script type=\"module\" src=\"/assets/page.js?v=");
-        html.raw(assets::version()).raw("\"></script></head><body data-now=\"").text(self.now);
+        html.raw(assets::version())
+            .raw("\"></script></head><body data-now=\"")
+            .text(self.now);
         if let Some(digest) = self.digest {
             html.raw("\" data-digest=\"").text(digest);
         }
@@ -65,14 +79,18 @@ impl Document<'_> {
     pub(crate) fn write_login(&self, next: &str, refusal: Option<&str>) -> String {
         let mut html = Html::with_capacity(2_048);
         self.begin(&mut html);
-        html.raw("<main id=\"view\" class=\"login\"><form class=\"panel\" method=\"post\" action=\"/login\"><h1>kai</h1><p>");
+        html.raw(
+            "<main id=\"view\" class=\"login\"><form class=\"panel\" method=\"post\" action=\"/login\"><h1>kai</h1><p>",
+        );
         html.text(self.cluster_name).raw("</p>");
         if let Some(refusal) = refusal {
             html.raw("<p class=\"bad\" role=\"alert\">").text(refusal).raw("</p>");
         }
         html.raw("<label for=\"token\">Token of Kubernetes</label>");
         html.raw("<input id=\"token\" name=\"token\" type=\"password\" autocomplete=\"off\" required>");
-        html.raw("<input type=\"hidden\" name=\"next\" value=\"").text(next).raw("\"><button>Log in</button>");
+        html.raw("<input type=\"hidden\" name=\"next\" value=\"")
+            .text(next)
+            .raw("\"><button>Log in</button>");
         html.raw("<p class=\"quiet\">You see the namespaces in which the token may list pods. <code>kubectl create token NAME</code> ");
         html.raw("makes one for a service account. The token stays in a cookie until the browser ends, or until you log out.</p></form></main></body></html>");
         html.into_string()

@@ -21,7 +21,9 @@ impl<'a> Facts<'a> {
     pub(crate) fn new(view: &'a ClusterView) -> Facts<'a> {
         let queues = || view.queues.iter().flatten();
         let parents: FxHashSet<&str> = queues().filter_map(|queue| queue.parent.as_deref()).collect();
-        let leaves = queues().map(|queue| queue.name.as_str()).filter(|name| !parents.contains(name));
+        let leaves = queues()
+            .map(|queue| queue.name.as_str())
+            .filter(|name| !parents.contains(name));
         Facts {
             view,
             palette: Palette::new(leaves),
@@ -39,7 +41,9 @@ impl<'a> Facts<'a> {
     pub(crate) fn gang(&self, namespace: &str, pod_group: &str) -> Option<&'a Gang> {
         let gangs = self.gangs.get_or_init(|| {
             let gangs = self.view.gangs.iter().flatten();
-            gangs.map(|gang| ((gang.namespace.as_str(), gang.pod_group.as_str()), gang)).collect()
+            gangs
+                .map(|gang| ((gang.namespace.as_str(), gang.pod_group.as_str()), gang))
+                .collect()
         });
         gangs.get(&(namespace, pod_group)).copied()
     }

@@ -20,7 +20,11 @@ pub(crate) fn compress(bytes: &[u8]) -> Vec<u8> {
 pub(crate) fn is_accepted(accept_encoding: &str) -> bool {
     accept_encoding.split(',').any(|coding| {
         let (name, quality) = coding.split_once(';').unwrap_or((coding, ""));
-        let refused = quality.trim().trim_start_matches("q=").trim_end_matches(['0', '.']).is_empty();
+        let refused = quality
+            .trim()
+            .trim_start_matches("q=")
+            .trim_end_matches(['0', '.'])
+            .is_empty();
         name.trim().eq_ignore_ascii_case("gzip") && (quality.trim().is_empty() || !refused)
     })
 }
@@ -37,7 +41,9 @@ mod tests {
         let compressed = compress(text.as_bytes());
         assert!(compressed.len() < 200);
         let mut back = String::new();
-        flate2::read::GzDecoder::new(compressed.as_slice()).read_to_string(&mut back).unwrap();
+        flate2::read::GzDecoder::new(compressed.as_slice())
+            .read_to_string(&mut back)
+            .unwrap();
         assert_eq!(back, text);
     }
 

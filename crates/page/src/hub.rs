@@ -75,9 +75,15 @@ impl Hub {
             return snapshot.clone();
         }
         newest.asked = Some(Instant::now());
-        let view = tokio::time::timeout(SOURCE_TIMEOUT, self.source.view()).await.unwrap_or(None);
+        let view = tokio::time::timeout(SOURCE_TIMEOUT, self.source.view())
+            .await
+            .unwrap_or(None);
         let steps = self.story.as_ref().map_or_else(Vec::new, |story| story.steps());
-        if let Some(snapshot) = newest.snapshot.as_ref().filter(|last| last.is_of(view.as_ref(), &steps)) {
+        if let Some(snapshot) = newest
+            .snapshot
+            .as_ref()
+            .filter(|last| last.is_of(view.as_ref(), &steps))
+        {
             return snapshot.clone();
         }
         newest.generation += 1;
@@ -121,7 +127,9 @@ impl Hub {
     /// The outline with this digest. A reader gets only outlines of its own rights: they have names.
     pub(crate) fn recall(&self, scope: &Scope, route: &Route, digest: &str) -> Option<Arc<Outline>> {
         let recent = self.recent.lock();
-        let found = recent.iter().find(|(of, at, known)| known.digest == digest && of == scope && at == route);
+        let found = recent
+            .iter()
+            .find(|(of, at, known)| known.digest == digest && of == scope && at == route);
         found.map(|(_, _, outline)| outline.clone())
     }
 
@@ -279,7 +287,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn outlines_are_recalled_with_the_same_rights_only() {
         let hub = Hub::new(Arc::new(Counting::default()), None);
-        let outline = Arc::new(hub.current().await.rendering(&None, &Route::Queues).outline.as_ref().clone());
+        let outline = Arc::new(
+            hub.current()
+                .await
+                .rendering(&None, &Route::Queues)
+                .outline
+                .as_ref()
+                .clone(),
+        );
         hub.remember(&None, &Route::Queues, &outline);
         let recalled = |scope: &Scope, route: &Route| hub.recall(scope, route, &outline.digest).is_some();
         assert!(recalled(&None, &Route::Queues));

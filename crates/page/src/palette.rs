@@ -12,8 +12,8 @@ const COLOURS: usize = 10;
 const LOOKS: usize = 2 * COLOURS;
 
 const CLASSES: [&str; LOOKS] = [
-    "q0", "q1", "q2", "q3", "q4", "q5", "q6", "q7", "q8", "q9", "q0 st", "q1 st", "q2 st", "q3 st", "q4 st", "q5 st", "q6 st",
-    "q7 st", "q8 st", "q9 st",
+    "q0", "q1", "q2", "q3", "q4", "q5", "q6", "q7", "q8", "q9", "q0 st", "q1 st", "q2 st", "q3 st", "q4 st", "q5 st",
+    "q6 st", "q7 st", "q8 st", "q9 st",
 ];
 
 /// The class of pods of other schedulers, and of pods whose queue is unknown.

@@ -34,7 +34,10 @@ impl Source for Demo {
                 needs: Some("4 GPUs on one node; h100-3 has room but is cordoned; h100-1 has 2 free".to_owned()),
                 fits: Some("largest request that fits now: 2 GPUs on h100-1".to_owned()),
                 nearest_nodes: Vec::new(),
-                remedies: vec![remedy("uncordon node h100-3"), remedy("ask for at most 2 GPUs for each pod")],
+                remedies: vec![
+                    remedy("uncordon node h100-3"),
+                    remedy("ask for at most 2 GPUs for each pod"),
+                ],
                 no_remedy: None,
                 cut: false,
                 trials: 7,

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use kai_view::{
-    Amounts, Beneficiary, ClusterView, Decision, DecisionKind, Gang, Gpu, GpuAmount, GpuState, GpuUser, Lender, Node, NodeCondition, Pod, PodGpus,
-    Queue, ReasonSource, Slices, SlicesKind, TopologyDomain, Usage, VERSION,
+    Amounts, Beneficiary, ClusterView, Decision, DecisionKind, Gang, Gpu, GpuAmount, GpuState, GpuUser, Lender, Node,
+    NodeCondition, Pod, PodGpus, Queue, ReasonSource, Slices, SlicesKind, TopologyDomain, Usage, VERSION,
 };
 
 /// 2026-01-01T12:00:00Z.
@@ -30,7 +30,9 @@ pub(crate) fn empty() -> ClusterView {
 
 fn time(ms: i64) -> String {
     let time = jiff::Timestamp::from_millisecond(ms).unwrap_or_default();
-    jiff::Timestamp::from_second(time.as_second()).unwrap_or_default().to_string()
+    jiff::Timestamp::from_second(time.as_second())
+        .unwrap_or_default()
+        .to_string()
 }
 
 /// A pseudo-random sequence.
@@ -38,12 +40,17 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % end.max(1)
     }
 
     fn word(&mut self) -> String {
-        (0..5).map(|_| b"bcdfghjklmnpqrstvwxz2456789"[self.below(27) as usize] as char).collect()
+        (0..5)
+            .map(|_| b"bcdfghjklmnpqrstvwxz2456789"[self.below(27) as usize] as char)
+            .collect()
     }
 }
 
@@ -149,7 +156,11 @@ impl Simulation {
     pub(crate) fn large(nodes: usize, now: i64) -> Simulation {
         let node = |at: usize| SimNode {
             name: format!("gpu-{:02}-{:02}-{:02}", at / 250, at / 25 % 10, at % 25),
-            model: if at / 250 == 3 { "NVIDIA-A100-SXM4-80GB" } else { "NVIDIA-H100-80GB-HBM3" },
+            model: if at / 250 == 3 {
+                "NVIDIA-A100-SXM4-80GB"
+            } else {
+                "NVIDIA-H100-80GB-HBM3"
+            },
             memory_mib: 81_559,
             gpus: vec![0; 8],
             kind: match at % 97 {
@@ -280,7 +291,9 @@ impl Simulation {
                 (Ask::Percent(percent), NodeKind::Plain | NodeKind::Unified) => {
                     let room = MILLIONTHS - percent * 10_000;
                     let shared = node.gpus.iter().position(|used| (1..=room).contains(used));
-                    shared.or_else(|| node.gpus.iter().position(|used| *used == 0)).map(|gpu| vec![gpu])
+                    shared
+                        .or_else(|| node.gpus.iter().position(|used| *used == 0))
+                        .map(|gpu| vec![gpu])
                 }
                 _ => None,
             };
@@ -294,7 +307,9 @@ impl Simulation {
                 if self.gangs[at].pods[pod].place.is_some() {
                     continue;
                 }
-                let Some((node, gpus)) = self.find(self.gangs[at].pods[pod].ask) else { continue };
+                let Some((node, gpus)) = self.find(self.gangs[at].pods[pod].ask) else {
+                    continue;
+                };
                 let part = match self.gangs[at].pods[pod].ask {
                     Ask::Percent(percent) => percent * 10_000,
                     Ask::Whole(_) | Ask::Slices(_) | Ask::Replicas(_) => MILLIONTHS,
@@ -311,10 +326,17 @@ impl Simulation {
 
     /// Evicts a workload of the queue that has the most for one that waits.
     fn reclaim(&mut self) {
-        let wants = self.gangs.iter().position(|gang| gang.pods.iter().any(|pod| pod.place.is_none() && matches!(pod.ask, Ask::Whole(_))));
+        let wants = self.gangs.iter().position(|gang| {
+            gang.pods
+                .iter()
+                .any(|pod| pod.place.is_none() && matches!(pod.ask, Ask::Whole(_)))
+        });
         let Some(wants) = wants else { return };
         let victim = self.gangs.iter().position(|gang| {
-            let holds = gang.pods.iter().any(|pod| pod.place.is_some() && matches!(pod.ask, Ask::Whole(_)));
+            let holds = gang
+                .pods
+                .iter()
+                .any(|pod| pod.place.is_some() && matches!(pod.ask, Ask::Whole(_)));
             gang.queue != self.gangs[wants].queue && holds
         });
         let Some(victim) = victim else { return };
@@ -350,7 +372,11 @@ impl Simulation {
         let gang = &self.gangs[gang];
         let pod = &gang.pods[pod];
         let reason = beneficiary.as_ref().map(|other| {
-            format!("queue {} holds 12 GPUs of a fair share of 8; queue {} holds 2 of 8", gang.queue, other.queue.as_deref().unwrap_or_default())
+            format!(
+                "queue {} holds 12 GPUs of a fair share of 8; queue {} holds 2 of 8",
+                gang.queue,
+                other.queue.as_deref().unwrap_or_default()
+            )
         });
         let decision = Decision {
             number: self.number,
@@ -373,7 +399,11 @@ impl Simulation {
 
     /// The cluster at present.
     pub(crate) fn view(&self) -> ClusterView {
-        let mut pods: Vec<Pod> = self.gangs.iter().flat_map(|gang| gang.pods.iter().map(|pod| self.pod(gang, pod))).collect();
+        let mut pods: Vec<Pod> = self
+            .gangs
+            .iter()
+            .flat_map(|gang| gang.pods.iter().map(|pod| self.pod(gang, pod)))
+            .collect();
         pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         let mut positions = BTreeMap::new();
         let mut gangs: Vec<Gang> = self.gangs.iter().map(|gang| self.gang(gang, &mut positions)).collect();
@@ -410,7 +440,14 @@ impl Simulation {
             name: pod.name.clone(),
             uid: format!("uid-{}", pod.name),
             pod_group: Some(gang.pod_group.clone()),
-            status: if waits { "Pending" } else if starting { "Bound" } else { "Running" }.to_owned(),
+            status: if waits {
+                "Pending"
+            } else if starting {
+                "Bound"
+            } else {
+                "Running"
+            }
+            .to_owned(),
             node: pod.place.as_ref().map(|(node, _)| self.nodes[*node].name.clone()),
             gpus: pod_gpus(pod.ask),
             gpu_groups: match (&pod.ask, &pod.place) {
@@ -427,7 +464,11 @@ impl Simulation {
     fn gang(&self, gang: &SimGang, positions: &mut BTreeMap<&'static str, u32>) -> Gang {
         let count = gang.pods.len() as u32;
         let waiting = gang.pods.iter().filter(|pod| pod.place.is_none()).count() as u32;
-        let starting = gang.pods.iter().filter(|pod| pod.place.is_some() && self.now - pod.since < 4_000).count() as u32;
+        let starting = gang
+            .pods
+            .iter()
+            .filter(|pod| pod.place.is_some() && self.now - pod.since < 4_000)
+            .count() as u32;
         let position = (waiting > 0).then(|| {
             let position = positions.entry(gang.queue).or_default();
             *position += 1;
@@ -457,7 +498,11 @@ impl Simulation {
             stale_since: None,
             reason: first.map(|pod| match gang.pods.len() {
                 1 => self.reason(pod),
-                all => format!("only {} of {all} pods of the gang fit: {}", all as u32 - waiting, self.reason(pod)),
+                all => format!(
+                    "only {} of {all} pods of the gang fit: {}",
+                    all as u32 - waiting,
+                    self.reason(pod)
+                ),
             }),
             reason_source: first.map(|_| ReasonSource::Engine),
         }
@@ -472,21 +517,32 @@ impl Simulation {
                 }
             }
         }
-        self.nodes.iter().enumerate().map(|(at, node)| self.node(at, node, &users[at])).collect()
+        self.nodes
+            .iter()
+            .enumerate()
+            .map(|(at, node)| self.node(at, node, &users[at]))
+            .collect()
     }
 
     fn node(&self, at: usize, node: &SimNode, users: &[(&SimGang, &SimPod)]) -> Node {
         let user = |gang: &SimGang, pod: &SimPod, mib, slices| GpuUser {
             namespace: gang.namespace.to_owned(),
             name: pod.name.clone(),
-            status: if self.now - pod.since < 4_000 { "Bound" } else { "Running" }.to_owned(),
+            status: if self.now - pod.since < 4_000 {
+                "Bound"
+            } else {
+                "Running"
+            }
+            .to_owned(),
             foreign: false,
             mib,
             slices,
         };
         let mut gpus: Vec<Gpu> = Vec::new();
         for gpu in 0..node.gpus.len() {
-            let on_gpu = users.iter().filter(|(_, pod)| pod.place.as_ref().is_some_and(|(_, gpus)| gpus.contains(&gpu)));
+            let on_gpu = users
+                .iter()
+                .filter(|(_, pod)| pod.place.as_ref().is_some_and(|(_, gpus)| gpus.contains(&gpu)));
             let mut pods = Vec::new();
             let mut state = GpuState::Idle;
             for (gang, pod) in on_gpu {
@@ -529,7 +585,11 @@ impl Simulation {
                 })
                 .collect(),
         });
-        let gpus = if matches!(node.kind, NodeKind::Mig(_)) { Vec::new() } else { gpus };
+        let gpus = if matches!(node.kind, NodeKind::Mig(_)) {
+            Vec::new()
+        } else {
+            gpus
+        };
         let broken = i64::from(node.kind == NodeKind::Broken);
         Node {
             name: node.name.clone(),
@@ -551,7 +611,14 @@ impl Simulation {
                 allocatable: 1_024 << 30,
                 used: Some((64 << 30) * users.len() as i64),
             },
-            pool: Some(if node.kind == NodeKind::Unified { "edge" } else { "datacenter" }.to_owned()),
+            pool: Some(
+                if node.kind == NodeKind::Unified {
+                    "edge"
+                } else {
+                    "datacenter"
+                }
+                .to_owned(),
+            ),
             topology: topology(node),
             driver: (node.kind != NodeKind::Cordoned).then(|| "570.133.20".to_owned()),
             labels: BTreeMap::from([
@@ -574,7 +641,12 @@ impl Simulation {
             children.sort_by(|a, b| a.name.cmp(&b.name));
             let lends: Vec<(String, i64)> = children
                 .iter()
-                .map(|queue| (queue.name.clone(), millionths(queue.gpus.quota) - millionths(queue.gpus.used)))
+                .map(|queue| {
+                    (
+                        queue.name.clone(),
+                        millionths(queue.gpus.quota) - millionths(queue.gpus.used),
+                    )
+                })
                 .filter(|(_, free)| *free > 0)
                 .collect();
             let spare: i64 = lends.iter().map(|(_, free)| free).sum();
@@ -588,7 +660,9 @@ impl Simulation {
                     queue.lenders = lends.iter().map(lender).collect();
                 }
             }
-            let sum = |of: fn(&Amounts<GpuAmount>) -> Option<GpuAmount>| Some(gpus(children.iter().map(|queue| millionths(of(&queue.gpus))).sum()));
+            let sum = |of: fn(&Amounts<GpuAmount>) -> Option<GpuAmount>| {
+                Some(gpus(children.iter().map(|queue| millionths(of(&queue.gpus))).sum()))
+            };
             let used = millionths(sum(|amounts| amounts.used));
             let quota = total / 2;
             let amounts = Amounts {
@@ -676,13 +750,23 @@ fn conditions(kind: NodeKind) -> Vec<NodeCondition> {
         message: Some(message.to_owned()),
     };
     let gpus = match kind {
-        NodeKind::Broken => condition("GPUsHealthy", "False", "GPUUnhealthy", "GPU 3: XID 79, the GPU has fallen off the bus; restart the node"),
+        NodeKind::Broken => condition(
+            "GPUsHealthy",
+            "False",
+            "GPUUnhealthy",
+            "GPU 3: XID 79, the GPU has fallen off the bus; restart the node",
+        ),
         _ => condition("GPUsHealthy", "True", "AllHealthy", "all GPUs are healthy"),
     };
     vec![
         gpus,
         condition("GPUSetupHealthy", "True", "NoProblems", "no problems were found"),
-        condition("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+        condition(
+            "MemoryPressure",
+            "False",
+            "KubeletHasSufficientMemory",
+            "kubelet has sufficient memory available",
+        ),
         condition("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
     ]
 }

@@ -62,10 +62,15 @@ pub(super) fn peer(request: &Request) -> Option<IpAddr> {
 /// Callers on loopback need no token, so a browser must not be led there by the name of a stranger's site (DNS rebinding).
 pub(super) async fn check_host(request: Request, next: Next) -> Response {
     let refusal = match peer(&request) {
-        None => Some((StatusCode::INTERNAL_SERVER_ERROR, "the server does not know its peers".to_owned())),
+        None => Some((
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "the server does not know its peers".to_owned(),
+        )),
         Some(peer) if peer.is_loopback() && !is_loopback_name(host(request.headers(), request.uri())) => {
             let host = host(request.headers(), request.uri()).unwrap_or("no name");
-            let text = format!("this page is open to this machine only, by localhost, 127.0.0.1 or [::1]; the request names {host}");
+            let text = format!(
+                "this page is open to this machine only, by localhost, 127.0.0.1 or [::1]; the request names {host}"
+            );
             Some((StatusCode::FORBIDDEN, text))
         }
         Some(_) => None,
@@ -120,7 +125,10 @@ pub(super) async fn authorize(State(app): State<Arc<App>>, mut request: Request,
 
 /// A browser without a token gets the form for one.
 fn refuse(app: &App, request: &Request, status: StatusCode, text: &str) -> Response {
-    let accepted = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    let accepted = request
+        .headers()
+        .get(header::ACCEPT)
+        .and_then(|value| value.to_str().ok());
     let is_browser = accepted.is_some_and(|types| types.contains("text/html"));
     if status == StatusCode::UNAUTHORIZED && is_browser && request.method() == Method::GET {
         let next = request.uri().path_and_query().map_or("/", |address| address.as_str());
@@ -142,8 +150,13 @@ pub(super) fn token(headers: &HeaderMap) -> Option<String> {
         let (scheme, token) = authorization.split_once(' ')?;
         return scheme.eq_ignore_ascii_case("bearer").then(|| token.trim().to_owned());
     }
-    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
-    let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    let cookies = headers
+        .get_all(header::COOKIE)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    let mut pairs = cookies
+        .flat_map(|cookies| cookies.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='));
     let (_, token) = pairs.find(|(name, _)| *name == COOKIE)?;
     (!token.is_empty()).then(|| token.to_owned())
 }
@@ -157,7 +170,9 @@ pub(super) fn is_same_origin(headers: &HeaderMap) -> bool {
     let (Some(origin), Some(host)) = (text("origin"), text("host")) else {
         return false;
     };
-    let address = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    let address = origin
+        .strip_prefix("http://")
+        .or_else(|| origin.strip_prefix("https://"));
     address.is_some_and(|address| address.eq_ignore_ascii_case(host))
 }
 
@@ -175,7 +190,15 @@ mod tests {
 
     #[test]
     fn names_of_loopback() {
-        for host in ["localhost", "localhost:8080", "LocalHost:1", "127.0.0.1", "127.0.0.1:80", "[::1]", "[::1]:8080"] {
+        for host in [
+            "localhost",
+            "localhost:8080",
+            "LocalHost:1",
+            "127.0.0.1",
+            "127.0.0.1:80",
+            "[::1]",
+            "[::1]:8080",
+        ] {
             assert!(is_loopback_name(Some(host)), "{host}");
         }
         let others = [
@@ -197,7 +220,10 @@ mod tests {
     }
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+        pairs
+            .iter()
+            .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()))
+            .collect()
     }
 
     #[test]
@@ -217,7 +243,14 @@ mod tests {
         let check = |pairs, expected: bool| assert_eq!(is_same_origin(&headers(pairs)), expected, "{pairs:?}");
         check(&[("sec-fetch-site", "same-origin")], true);
         check(&[("sec-fetch-site", "cross-site")], false);
-        check(&[("sec-fetch-site", "same-site"), ("origin", "http://a:1"), ("host", "a:1")], false);
+        check(
+            &[
+                ("sec-fetch-site", "same-site"),
+                ("origin", "http://a:1"),
+                ("host", "a:1"),
+            ],
+            false,
+        );
         check(&[("origin", "http://a:1"), ("host", "a:1")], true);
         check(&[("origin", "http://a:2"), ("host", "a:1")], false);
         check(&[("origin", "null"), ("host", "a:1")], false);

@@ -47,11 +47,16 @@ pub(super) async fn events(
     };
     let Ok(permit) = app.streams.clone().try_acquire_owned() else {
         let mut response = plain(StatusCode::SERVICE_UNAVAILABLE, "too many pages are open");
-        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("10"));
+        response
+            .headers_mut()
+            .insert(header::RETRY_AFTER, HeaderValue::from_static("10"));
         return response;
     };
     // A browser that lost its connection says by itself what it has; a new page by its address.
-    let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
+    let last = headers
+        .get("last-event-id")
+        .and_then(|id| id.to_str().ok())
+        .map(str::to_owned);
     let seen = last.or_else(|| parameter(query, "seen")).unwrap_or_default();
     let (sender, receiver) = mpsc::channel(EVENTS_WAITING_MAX);
     let stream = Stream {
@@ -130,7 +135,12 @@ impl Stream {
 
     /// Sends what differs from what the browser has. `None` = the browser is gone.
     async fn step(&mut self, snapshot: &Arc<Snapshot>) -> Option<()> {
-        let (snapshot, scope, route, seen) = (snapshot.clone(), self.caller.scope.clone(), self.route.clone(), self.seen.clone());
+        let (snapshot, scope, route, seen) = (
+            snapshot.clone(),
+            self.caller.scope.clone(),
+            self.route.clone(),
+            self.seen.clone(),
+        );
         let (event, outline) = tokio::task::spawn_blocking(move || {
             let rendering = snapshot.rendering(&scope, &route);
             let nothing = Outline::default();
@@ -141,7 +151,11 @@ impl Stream {
                 let mut event = String::with_capacity(json.len() + 64);
                 // A browser whose state is not known begins with an empty view.
                 let name = if seen.is_none() { "reset" } else { "change" };
-                let _ = write!(event, "id: {}\nevent: {name}\ndata: {json}\n\n", rendering.outline.digest);
+                let _ = write!(
+                    event,
+                    "id: {}\nevent: {name}\ndata: {json}\n\n",
+                    rendering.outline.digest
+                );
                 event
             });
             (event, rendering.outline.clone())
@@ -163,7 +177,11 @@ impl Stream {
 }
 
 fn time_event(snapshot: &Snapshot) -> String {
-    let time = snapshot.view.as_ref().map(|view| view.time.as_str()).unwrap_or_default();
+    let time = snapshot
+        .view
+        .as_ref()
+        .map(|view| view.time.as_str())
+        .unwrap_or_default();
     // A time has no line break; anything after one would be another field of the event.
     let time = time.lines().next().unwrap_or_default();
     format!("event: time\ndata: {time}\n\n")

@@ -25,7 +25,9 @@ const EXPLANATION_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) fn now() -> String {
     let now = jiff::Timestamp::now();
     // Milliseconds are enough for ages.
-    jiff::Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now).to_string()
+    jiff::Timestamp::from_millisecond(now.as_millisecond())
+        .unwrap_or(now)
+        .to_string()
 }
 
 /// A view.
@@ -77,7 +79,11 @@ fn title(route: &Route) -> String {
 fn not_found(app: &App, caller: &Caller) -> Response {
     let mut text = Html::default();
     text.raw("<section class=\"panel notice\"><h1>No such page</h1><p>The <a href=\"/\">overview</a> leads to every view.</p></section>");
-    html(StatusCode::NOT_FOUND, fixed(app, caller, "No such page").write(&text), false)
+    html(
+        StatusCode::NOT_FOUND,
+        fixed(app, caller, "No such page").write(&text),
+        false,
+    )
 }
 
 /// A document that is not live.
@@ -111,7 +117,10 @@ pub(super) async fn view_json(
         };
         match serde_json::to_string(view.as_ref()) {
             Ok(json) => content(StatusCode::OK, "application/json", json, zip),
-            Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot write the view as JSON: {error}")),
+            Err(error) => plain(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                format!("cannot write the view as JSON: {error}"),
+            ),
         }
     })
     .await
@@ -135,7 +144,10 @@ pub(super) async fn remedies(
         Some(app.source.explain(&namespace, &pod).await)
     };
     let Ok(Some(explanation)) = tokio::time::timeout(EXPLANATION_TIMEOUT, search).await else {
-        return plain(StatusCode::SERVICE_UNAVAILABLE, "the search takes too long; try again later");
+        return plain(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the search takes too long; try again later",
+        );
     };
     let mut text = Html::default();
     views::remedies(&mut text, &namespace, &pod, explanation.as_ref());
@@ -144,7 +156,11 @@ pub(super) async fn remedies(
     }
     let mut panel = Html::default();
     panel.raw("<section class=\"panel\">").append(&text).raw("</section>");
-    html(StatusCode::OK, fixed(&app, &caller, "What would help").write(&panel), false)
+    html(
+        StatusCode::OK,
+        fixed(&app, &caller, "What would help").write(&panel),
+        false,
+    )
 }
 
 /// A file of the program. Its address changes with its content.
@@ -157,7 +173,10 @@ pub(super) async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Respo
     let mut response = Response::new(Body::from(bytes.clone()));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(asset.content_type));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=31536000, immutable"));
+    headers.insert(
+        header::CACHE_CONTROL,
+        HeaderValue::from_static("public, max-age=31536000, immutable"),
+    );
     headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
     if zip {
         headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
@@ -179,7 +198,10 @@ pub(super) async fn submit(
         return foreign_origin();
     }
     if !caller.sees_everything() {
-        return plain(StatusCode::FORBIDDEN, "only those who may see every namespace submit steps");
+        return plain(
+            StatusCode::FORBIDDEN,
+            "only those who may see every namespace submit steps",
+        );
     }
     if step >= story.steps().len() {
         return plain(StatusCode::NOT_FOUND, "there is no such step");

@@ -23,19 +23,27 @@ pub(super) fn harden(headers: &mut HeaderMap) {
         headers.insert(name, HeaderValue::from_static(value));
     }
     // What a reader may see depends on the reader: nothing is kept unless a handler says so.
-    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    headers
+        .entry(header::CACHE_CONTROL)
+        .or_insert(HeaderValue::from_static("no-store"));
 }
 
 /// Whether the client takes gzip.
 pub(super) fn takes_gzip(headers: &HeaderMap) -> bool {
-    let accepted = headers.get(header::ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
+    let accepted = headers
+        .get(header::ACCEPT_ENCODING)
+        .and_then(|value| value.to_str().ok());
     accepted.is_some_and(gzip::is_accepted)
 }
 
 /// An answer of this type, compressed if `zip` says so and it is worth it. Call it on a thread that may block.
 pub(super) fn content(status: StatusCode, content_type: &'static str, text: String, zip: bool) -> Response {
     let zip = zip && text.len() >= gzip::MIN_BYTES;
-    let bytes = if zip { gzip::compress(text.as_bytes()) } else { text.into_bytes() };
+    let bytes = if zip {
+        gzip::compress(text.as_bytes())
+    } else {
+        text.into_bytes()
+    };
     let mut response = Response::new(Body::from(bytes));
     *response.status_mut() = status;
     let headers = response.headers_mut();

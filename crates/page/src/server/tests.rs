@@ -73,8 +73,11 @@ impl StorySteps for World {
 
     fn submit(&self, step: usize) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async move {
-            let next = self.submitted.compare_exchange(step, step + 1, Ordering::Relaxed, Ordering::Relaxed);
-            next.map(|_| ()).map_err(|_| "the step before it comes first".to_owned())
+            let next = self
+                .submitted
+                .compare_exchange(step, step + 1, Ordering::Relaxed, Ordering::Relaxed);
+            next.map(|_| ())
+                .map_err(|_| "the step before it comes first".to_owned())
         })
     }
 }
@@ -109,7 +112,9 @@ impl Page {
 
     async fn send(&self, peer: [u8; 4], request: Request<Body>) -> Response {
         let mut request = request;
-        request.extensions_mut().insert(ConnectInfo(SocketAddr::from((peer, 4_000))));
+        request
+            .extensions_mut()
+            .insert(ConnectInfo(SocketAddr::from((peer, 4_000))));
         self.router.clone().oneshot(request).await.unwrap()
     }
 
@@ -122,14 +127,22 @@ impl Page {
         read(response).await
     }
 
-    async fn post(&self, peer: [u8; 4], address: &str, headers: &[(&str, &str)], body: &str) -> (StatusCode, HeaderMap, String) {
+    async fn post(
+        &self,
+        peer: [u8; 4],
+        address: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> (StatusCode, HeaderMap, String) {
         let mut request = Request::post(address)
             .header("host", "localhost:8080")
             .header("content-type", "application/x-www-form-urlencoded");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let response = self.send(peer, request.body(Body::from(body.to_owned())).unwrap()).await;
+        let response = self
+            .send(peer, request.body(Body::from(body.to_owned())).unwrap())
+            .await;
         read(response).await
     }
 }
@@ -137,7 +150,11 @@ impl Page {
 async fn read(response: Response) -> (StatusCode, HeaderMap, String) {
     let (parts, body) = response.into_parts();
     let bytes = body.collect().await.unwrap().to_bytes();
-    (parts.status, parts.headers, String::from_utf8_lossy(&bytes).into_owned())
+    (
+        parts.status,
+        parts.headers,
+        String::from_utf8_lossy(&bytes).into_owned(),
+    )
 }
 
 const SAME_ORIGIN: (&str, &str) = ("sec-fetch-site", "same-origin");
@@ -146,7 +163,16 @@ const BROWSER: (&str, &str) = ("accept", "text/html,application/xhtml+xml");
 #[tokio::test]
 async fn every_answer_has_the_headers() {
     let page = Page::new();
-    let addresses = ["/", "/gpus", "/view.json", "/assets/page.js", "/login", "/nothing", "/remedies/a/b", "/events"];
+    let addresses = [
+        "/",
+        "/gpus",
+        "/view.json",
+        "/assets/page.js",
+        "/login",
+        "/nothing",
+        "/remedies/a/b",
+        "/events",
+    ];
     for address in addresses {
         let (_, headers, _) = page.get(LOOPBACK, address, &[]).await;
         let policy = headers["content-security-policy"].to_str().unwrap();
@@ -164,7 +190,11 @@ async fn every_answer_has_the_headers() {
         assert_eq!(headers["x-content-type-options"], "nosniff");
         assert_eq!(headers["referrer-policy"], "no-referrer");
         let cache = headers["cache-control"].to_str().unwrap();
-        assert_eq!(cache == "no-store", !address.starts_with("/assets"), "{address}: {cache}");
+        assert_eq!(
+            cache == "no-store",
+            !address.starts_with("/assets"),
+            "{address}: {cache}"
+        );
     }
 }
 
@@ -172,10 +202,22 @@ async fn every_answer_has_the_headers() {
 async fn views_are_whole_documents_without_inline_code() {
     let page = Page::new();
     let (status, headers, html) = page.get(LOOPBACK, "/gpus", &[]).await;
-    assert_eq!((status, headers["content-type"].to_str().unwrap()), (StatusCode::OK, "text/html; charset=utf-8"));
-    assert!(html.starts_with("<!doctype html>") && html.ends_with("</html>"), "{html}");
-    assert!(html.contains("test &lt;cluster&gt;") && html.contains("data-digest=\""), "{html}");
-    assert!(!html.contains("style=") && !html.contains("<script>") && !html.contains(" onclick"), "{html}");
+    assert_eq!(
+        (status, headers["content-type"].to_str().unwrap()),
+        (StatusCode::OK, "text/html; charset=utf-8")
+    );
+    assert!(
+        html.starts_with("<!doctype html>") && html.ends_with("</html>"),
+        "{html}"
+    );
+    assert!(
+        html.contains("test &lt;cluster&gt;") && html.contains("data-digest=\""),
+        "{html}"
+    );
+    assert!(
+        !html.contains("style=") && !html.contains("<script>") && !html.contains(" onclick"),
+        "{html}"
+    );
     let (status, _, html) = page.get(LOOPBACK, "/nothing", &[]).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
     assert!(html.contains("No such page"), "{html}");
@@ -189,7 +231,9 @@ async fn answers_are_compressed_for_those_who_take_it() {
     let (_, headers, zipped) = page.get(LOOPBACK, "/gpus", &[("accept-encoding", "gzip, br")]).await;
     assert_eq!(headers["content-encoding"], "gzip");
     assert!(zipped.len() < plain.len());
-    let (_, headers, _) = page.get(LOOPBACK, "/assets/page.css", &[("accept-encoding", "gzip")]).await;
+    let (_, headers, _) = page
+        .get(LOOPBACK, "/assets/page.css", &[("accept-encoding", "gzip")])
+        .await;
     assert_eq!(headers["content-encoding"], "gzip");
     let (_, _, style) = page.get(LOOPBACK, "/assets/page.css", &[]).await;
     assert!(style.contains(".p0{--p:0%}") && style.contains(".p100{--p:100%}"));
@@ -211,11 +255,16 @@ async fn loopback_is_open_by_its_own_names_only() {
         }
     }
     // Other addresses need a token, and may have any name.
-    let request = Request::get("/").header("host", "kai.example").header("authorization", "Bearer all");
+    let request = Request::get("/")
+        .header("host", "kai.example")
+        .header("authorization", "Bearer all");
     let response = page.send(REMOTE, request.body(Body::empty()).unwrap()).await;
     assert_eq!(response.status(), StatusCode::OK);
     let mapped = SocketAddr::from(([0, 0, 0, 0, 0, 0xffff, 0x7f00, 1], 4_000));
-    let mut request = Request::get("/").header("host", "evil.example").body(Body::empty()).unwrap();
+    let mut request = Request::get("/")
+        .header("host", "evil.example")
+        .body(Body::empty())
+        .unwrap();
     request.extensions_mut().insert(ConnectInfo(mapped));
     let response = page.router.clone().oneshot(request).await.unwrap();
     assert_eq!(response.status(), StatusCode::FORBIDDEN, "127.0.0.1 as an IPv6 address");
@@ -226,13 +275,22 @@ async fn a_browser_without_a_token_gets_the_form() {
     let page = Page::new();
     let (status, _, html) = page.get(REMOTE, "/queues?a='b", &[BROWSER]).await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
-    assert!(html.contains("action=\"/login\"") && html.contains("value=\"/queues?a=&#39;b\""), "{html}");
+    assert!(
+        html.contains("action=\"/login\"") && html.contains("value=\"/queues?a=&#39;b\""),
+        "{html}"
+    );
     assert!(!html.contains("team-vision"), "{html}");
     let (status, headers, text) = page.get(REMOTE, "/view.json", &[]).await;
-    assert_eq!((status, text.as_str()), (StatusCode::UNAUTHORIZED, "a token is needed\n"));
+    assert_eq!(
+        (status, text.as_str()),
+        (StatusCode::UNAUTHORIZED, "a token is needed\n")
+    );
     assert_eq!(headers["www-authenticate"], "Bearer");
     let (status, _, text) = page.get(REMOTE, "/", &[BROWSER, ("cookie", "kai-token=nobody")]).await;
-    assert_eq!((status, text.as_str()), (StatusCode::FORBIDDEN, "you may not list pods\n"));
+    assert_eq!(
+        (status, text.as_str()),
+        (StatusCode::FORBIDDEN, "you may not list pods\n")
+    );
 }
 
 #[tokio::test]
@@ -240,30 +298,52 @@ async fn the_form_sets_a_cookie_that_only_this_page_gets() {
     let page = Page::new();
     let body = "token=all&next=%2Fqueues";
     let (status, headers, _) = page.post(REMOTE, "/login", &[SAME_ORIGIN], body).await;
-    assert_eq!((status, headers["location"].to_str().unwrap()), (StatusCode::SEE_OTHER, "/queues"));
-    assert_eq!(headers["set-cookie"], "kai-token=all; HttpOnly; SameSite=Strict; Path=/");
-    let (_, headers, _) = page.post(REMOTE, "/login", &[SAME_ORIGIN, ("x-forwarded-proto", "https")], body).await;
-    assert_eq!(headers["set-cookie"], "kai-token=all; HttpOnly; SameSite=Strict; Path=/; Secure");
+    assert_eq!(
+        (status, headers["location"].to_str().unwrap()),
+        (StatusCode::SEE_OTHER, "/queues")
+    );
+    assert_eq!(
+        headers["set-cookie"],
+        "kai-token=all; HttpOnly; SameSite=Strict; Path=/"
+    );
+    let (_, headers, _) = page
+        .post(REMOTE, "/login", &[SAME_ORIGIN, ("x-forwarded-proto", "https")], body)
+        .await;
+    assert_eq!(
+        headers["set-cookie"],
+        "kai-token=all; HttpOnly; SameSite=Strict; Path=/; Secure"
+    );
     let (status, _, _) = page.get(REMOTE, "/", &[("cookie", "kai-token=all")]).await;
     assert_eq!(status, StatusCode::OK);
     // Not from elsewhere, not with another token, not to elsewhere.
-    for origin in [("sec-fetch-site", "cross-site"), ("origin", "http://evil.example"), ("accept", "*/*")] {
+    for origin in [
+        ("sec-fetch-site", "cross-site"),
+        ("origin", "http://evil.example"),
+        ("accept", "*/*"),
+    ] {
         let (status, headers, _) = page.post(REMOTE, "/login", &[origin], body).await;
         assert_eq!(status, StatusCode::FORBIDDEN, "{origin:?}");
         assert!(!headers.contains_key("set-cookie"));
     }
     for token in ["wrong", "", "a%3B%20Domain%3Devil", "a%0D%0Ab"] {
-        let (status, headers, _) = page.post(REMOTE, "/login", &[SAME_ORIGIN], &format!("token={token}")).await;
+        let (status, headers, _) = page
+            .post(REMOTE, "/login", &[SAME_ORIGIN], &format!("token={token}"))
+            .await;
         assert_eq!(status, StatusCode::UNAUTHORIZED, "{token}");
         assert!(!headers.contains_key("set-cookie"));
     }
     for next in ["//evil.example", "https://evil.example", "/login", ""] {
-        let (_, headers, _) = page.post(REMOTE, "/login", &[SAME_ORIGIN], &format!("token=all&next={next}")).await;
+        let (_, headers, _) = page
+            .post(REMOTE, "/login", &[SAME_ORIGIN], &format!("token=all&next={next}"))
+            .await;
         assert_eq!(headers["location"], "/", "{next}");
     }
     let (status, headers, _) = page.post(REMOTE, "/logout", &[SAME_ORIGIN], "").await;
     assert_eq!(status, StatusCode::SEE_OTHER);
-    assert_eq!(headers["set-cookie"], "kai-token=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0");
+    assert_eq!(
+        headers["set-cookie"],
+        "kai-token=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0"
+    );
 }
 
 #[tokio::test]
@@ -271,10 +351,19 @@ async fn remedies_are_for_those_who_see_everything() {
     let page = Page::new();
     let (status, _, html) = page.get(LOOPBACK, "/remedies/team/pod?fragment=1", &[]).await;
     assert_eq!(status, StatusCode::OK);
-    assert!(html.starts_with("<h2>") && html.contains("no node could hold &lt;team/pod&gt;"), "{html}");
+    assert!(
+        html.starts_with("<h2>") && html.contains("no node could hold &lt;team/pod&gt;"),
+        "{html}"
+    );
     let (_, _, html) = page.get(LOOPBACK, "/remedies/team/pod", &[]).await;
     assert!(html.starts_with("<!doctype html>"), "{html}");
-    let (status, _, text) = page.get(REMOTE, "/remedies/team-vision/pod", &[("authorization", "Bearer vision")]).await;
+    let (status, _, text) = page
+        .get(
+            REMOTE,
+            "/remedies/team-vision/pod",
+            &[("authorization", "Bearer vision")],
+        )
+        .await;
     assert_eq!(status, StatusCode::FORBIDDEN);
     assert!(text.contains("names other work"), "{text}");
 }
@@ -284,8 +373,25 @@ async fn a_tenant_gets_no_foreign_names() {
     let page = Page::new();
     let token = [("authorization", "Bearer vision")];
     let view = page.world.view.lock().clone().unwrap();
-    let foreign: Vec<&str> = view.pods.iter().flatten().filter(|pod| pod.namespace != "team-vision").map(|pod| pod.name.as_str()).collect();
-    for address in ["/", "/gpus", "/gpus?cells=small", "/queues", "/waiting", "/gangs", "/decisions", "/nodes", "/nodes/h100-1", "/view.json"] {
+    let foreign: Vec<&str> = view
+        .pods
+        .iter()
+        .flatten()
+        .filter(|pod| pod.namespace != "team-vision")
+        .map(|pod| pod.name.as_str())
+        .collect();
+    for address in [
+        "/",
+        "/gpus",
+        "/gpus?cells=small",
+        "/queues",
+        "/waiting",
+        "/gangs",
+        "/decisions",
+        "/nodes",
+        "/nodes/h100-1",
+        "/view.json",
+    ] {
         let (status, _, text) = page.get(REMOTE, address, &token).await;
         assert_eq!(status, StatusCode::OK);
         for name in &foreign {
@@ -300,14 +406,24 @@ async fn a_tenant_gets_no_foreign_names() {
 #[tokio::test]
 async fn the_story_is_submitted_from_the_page_only() {
     let page = Page::new();
-    let (status, _, _) = page.post(LOOPBACK, "/story/0", &[("origin", "http://evil.example")], "").await;
+    let (status, _, _) = page
+        .post(LOOPBACK, "/story/0", &[("origin", "http://evil.example")], "")
+        .await;
     assert_eq!(status, StatusCode::FORBIDDEN);
     let (status, _, _) = page.post(LOOPBACK, "/story/0", &[], "").await;
     assert_eq!(status, StatusCode::FORBIDDEN);
     let (status, _, text) = page.post(LOOPBACK, "/story/1", &[SAME_ORIGIN], "").await;
-    assert_eq!((status, text.as_str()), (StatusCode::CONFLICT, "the step before it comes first\n"));
-    let (status, headers, _) = page.post(LOOPBACK, "/story/0", &[("origin", "http://localhost:8080")], "").await;
-    assert_eq!((status, headers["location"].to_str().unwrap()), (StatusCode::SEE_OTHER, "/"));
+    assert_eq!(
+        (status, text.as_str()),
+        (StatusCode::CONFLICT, "the step before it comes first\n")
+    );
+    let (status, headers, _) = page
+        .post(LOOPBACK, "/story/0", &[("origin", "http://localhost:8080")], "")
+        .await;
+    assert_eq!(
+        (status, headers["location"].to_str().unwrap()),
+        (StatusCode::SEE_OTHER, "/")
+    );
     assert_eq!(page.world.submitted.load(Ordering::Relaxed), 1);
     let (status, _, _) = page.post(LOOPBACK, "/story/7", &[SAME_ORIGIN], "").await;
     assert_eq!(status, StatusCode::NOT_FOUND);
@@ -351,10 +467,16 @@ impl Events {
         loop {
             let Some((event, rest)) = self.text.split_once("\n\n") else {
                 let frame = self.body.frame().await?.unwrap();
-                self.text.push_str(std::str::from_utf8(frame.data_ref().unwrap()).unwrap());
+                self.text
+                    .push_str(std::str::from_utf8(frame.data_ref().unwrap()).unwrap());
                 continue;
             };
-            let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).map(|text| text.trim_start().to_owned());
+            let field = |name: &str| {
+                event
+                    .lines()
+                    .find_map(|line| line.strip_prefix(name))
+                    .map(|text| text.trim_start().to_owned())
+            };
             let found = field("event:").filter(|name| name != "time").map(|name| Event {
                 id: field("id:"),
                 name,
@@ -369,7 +491,13 @@ impl Events {
 }
 
 fn digest(html: &str) -> String {
-    html.split("data-digest=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()
+    html.split("data-digest=\"")
+        .nth(1)
+        .unwrap()
+        .split('"')
+        .next()
+        .unwrap()
+        .to_owned()
 }
 
 #[tokio::test(start_paused = true)]
@@ -386,7 +514,11 @@ async fn a_stream_sends_what_changes_and_no_more() {
     assert_eq!(event.name, "change");
     assert_eq!(event.data.matches("\"replace\"").count(), 1, "{}", event.data);
     assert!(event.data.contains("77 waiting"), "{}", event.data);
-    assert!(!event.data.contains("insert") && !event.data.contains("remove"), "{}", event.data);
+    assert!(
+        !event.data.contains("insert") && !event.data.contains("remove"),
+        "{}",
+        event.data
+    );
     // The connection breaks and comes back: the browser says what it has, and gets the rest.
     drop(events);
     let mut view = page.world.view.lock().clone().unwrap().as_ref().clone();
@@ -406,7 +538,10 @@ async fn a_browser_with_an_unknown_state_gets_everything() {
         let event = Events::open(&page, address, &[]).await.next().await.unwrap();
         assert_eq!(event.name, "reset");
         let changes: Vec<serde_json::Value> = serde_json::from_str(&event.data).unwrap();
-        assert!(changes.len() >= 2 && changes.iter().all(|change| change.get("insert").is_some()), "{changes:?}");
+        assert!(
+            changes.len() >= 2 && changes.iter().all(|change| change.get("insert").is_some()),
+            "{changes:?}"
+        );
     }
     let (status, _, _) = page.get(LOOPBACK, "/events?view=/nothing", &[]).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
@@ -426,7 +561,11 @@ async fn the_page_says_when_the_view_goes_and_comes() {
     let mut events = Events::open(&page, &format!("/events?view=/&seen={}", digest(&html)), &[]).await;
     *page.world.view.lock() = Some(Arc::new(Simulation::small(START_MS).view()));
     let event = events.next().await.unwrap();
-    assert!(event.data.contains("{\"remove\":{\"id\":\"no-view\"}}") && event.data.contains("Overview"), "{}", event.data);
+    assert!(
+        event.data.contains("{\"remove\":{\"id\":\"no-view\"}}") && event.data.contains("Overview"),
+        "{}",
+        event.data
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -436,7 +575,11 @@ async fn a_submitted_step_changes_the_page() {
     assert_eq!(events.next().await.unwrap().name, "reset");
     page.post(LOOPBACK, "/story/0", &[SAME_ORIGIN], "").await;
     let event = events.next().await.unwrap();
-    assert!(event.data.contains("\"replace\":{\"id\":\"story\"") && event.data.contains("submitted"), "{}", event.data);
+    assert!(
+        event.data.contains("\"replace\":{\"id\":\"story\"") && event.data.contains("submitted"),
+        "{}",
+        event.data
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -467,7 +610,10 @@ async fn streams_are_bounded_and_come_free() {
     streams.pop();
     let freed = async {
         loop {
-            let request = Request::get("/events?view=/queues").header("host", "localhost").body(Body::empty()).unwrap();
+            let request = Request::get("/events?view=/queues")
+                .header("host", "localhost")
+                .body(Body::empty())
+                .unwrap();
             if page.send(LOOPBACK, request).await.status() == StatusCode::OK {
                 return;
             }
@@ -493,6 +639,10 @@ async fn a_client_that_reads_nothing_is_dropped() {
     app_is_free.await;
     let Events { body, .. } = stalled;
     // The stream has ended: what is left in it is little, and then comes its end.
-    let rest = tokio::time::timeout(Duration::from_secs(5), body.collect()).await.unwrap().unwrap().to_bytes();
+    let rest = tokio::time::timeout(Duration::from_secs(5), body.collect())
+        .await
+        .unwrap()
+        .unwrap()
+        .to_bytes();
     assert!(rest.len() < 64 * 1_024, "{} bytes", rest.len());
 }

@@ -3,7 +3,9 @@
 use kai_view::{Decision, DecisionKind};
 
 use super::ROWS_MAX;
-use super::words::{counted, decision_cause, decision_tag, gang_href, head, node_link, pod_gpus, pod_link, queue_link, rest_row};
+use super::words::{
+    counted, decision_cause, decision_tag, gang_href, head, node_link, pod_gpus, pod_link, queue_link, rest_row,
+};
 use crate::blocks::Blocks;
 use crate::facts::Facts;
 use crate::html::Html;
@@ -19,7 +21,9 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, filter: &DecisionFi
                 html.raw(" of the last hour, newest first");
             }
             None => {
-                html.raw("Decisions are ").unknown().raw(" here: only the scheduler has them.");
+                html.raw("Decisions are ")
+                    .unknown()
+                    .raw(" here: only the scheduler has them.");
             }
         });
     });
@@ -31,11 +35,15 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, filter: &DecisionFi
     });
     if decisions.is_empty() && facts.view.decisions.is_some() {
         blocks.row("nothing", |html, id| {
-            html.raw("<tr id=\"").text(id).raw("\"><td colspan=\"7\" class=\"quiet\">No decisions.</td></tr>");
+            html.raw("<tr id=\"")
+                .text(id)
+                .raw("\"><td colspan=\"7\" class=\"quiet\">No decisions.</td></tr>");
         });
     }
     for decision in decisions.iter().take(ROWS_MAX) {
-        blocks.row(&format!("decision:{}", decision.number), |html, id| row(html, id, facts, decision));
+        blocks.row(&format!("decision:{}", decision.number), |html, id| {
+            row(html, id, facts, decision)
+        });
     }
     if decisions.len() > ROWS_MAX {
         blocks.row("rest", |html, id| rest_row(html, id, decisions.len() - ROWS_MAX));
@@ -46,16 +54,23 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, filter: &DecisionFi
 fn is_wanted(decision: &Decision, filter: &DecisionFilter) -> bool {
     let DecisionFilter { kind, queue, namespace } = filter;
     let of_queue = |queue: &String| {
-        let beneficiary = decision.beneficiary.as_ref().and_then(|beneficiary| beneficiary.queue.as_ref());
+        let beneficiary = decision
+            .beneficiary
+            .as_ref()
+            .and_then(|beneficiary| beneficiary.queue.as_ref());
         decision.queue.as_ref() == Some(queue) || beneficiary == Some(queue)
     };
     kind.as_deref().is_none_or(|kind| decision.kind.name() == kind)
         && queue.as_ref().is_none_or(of_queue)
-        && namespace.as_ref().is_none_or(|namespace| decision.namespace == *namespace)
+        && namespace
+            .as_ref()
+            .is_none_or(|namespace| decision.namespace == *namespace)
 }
 
 fn form(html: &mut Html, id: &str, facts: &Facts<'_>, filter: &DecisionFilter) {
-    html.raw("<form class=\"filter\" action=\"/decisions\" id=\"").text(id).raw("\"><label>what <select name=\"kind\"><option value=\"\">all</option>");
+    html.raw("<form class=\"filter\" action=\"/decisions\" id=\"")
+        .text(id)
+        .raw("\"><label>what <select name=\"kind\"><option value=\"\">all</option>");
     let kinds = [
         (DecisionKind::Bind, "bound"),
         (DecisionKind::Promise, "promised"),
@@ -63,12 +78,24 @@ fn form(html: &mut Html, id: &str, facts: &Facts<'_>, filter: &DecisionFilter) {
     ];
     for (kind, word) in kinds {
         html.raw("<option value=\"").raw(kind.name()).raw("\"");
-        html.raw(if filter.kind.as_deref() == Some(kind.name()) { " selected>" } else { ">" }).raw(word).raw("</option>");
+        html.raw(if filter.kind.as_deref() == Some(kind.name()) {
+            " selected>"
+        } else {
+            ">"
+        })
+        .raw(word)
+        .raw("</option>");
     }
     html.raw("</select></label> <label>queue <select name=\"queue\"><option value=\"\">all</option>");
     for queue in facts.leaves() {
         html.raw("<option");
-        html.raw(if filter.queue.as_ref() == Some(&queue.name) { " selected>" } else { ">" }).text(&queue.name).raw("</option>");
+        html.raw(if filter.queue.as_ref() == Some(&queue.name) {
+            " selected>"
+        } else {
+            ">"
+        })
+        .text(&queue.name)
+        .raw("</option>");
     }
     html.raw("</select></label> <label>namespace <input name=\"namespace\" size=\"14\" value=\"");
     html.text(filter.namespace.as_deref().unwrap_or_default());
@@ -76,9 +103,15 @@ fn form(html: &mut Html, id: &str, facts: &Facts<'_>, filter: &DecisionFilter) {
 }
 
 fn row(html: &mut Html, id: &str, facts: &Facts<'_>, decision: &Decision) {
-    html.raw("<tr id=\"").text(id).raw("\"><td>").time(&decision.time).raw("</td><td>");
+    html.raw("<tr id=\"")
+        .text(id)
+        .raw("\"><td>")
+        .time(&decision.time)
+        .raw("</td><td>");
     decision_tag(html, decision.kind);
-    html.raw("<br><small>").text(decision.action.as_deref().unwrap_or("action unknown")).raw("</small></td><th scope=\"row\">");
+    html.raw("<br><small>")
+        .text(decision.action.as_deref().unwrap_or("action unknown"))
+        .raw("</small></td><th scope=\"row\">");
     match &decision.pod_group {
         Some(pod_group) => {
             gang_href(html, &decision.namespace, pod_group);

@@ -21,11 +21,19 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, namespace: &str, po
         });
     });
     blocks.section("facts", |html, id| {
-        html.raw("<section class=\"panel\" id=\"").text(id).raw("\"><dl class=\"facts\"><dt>queue</dt><dd>");
+        html.raw("<section class=\"panel\" id=\"")
+            .text(id)
+            .raw("\"><dl class=\"facts\"><dt>queue</dt><dd>");
         queue_link(html, facts, &gang.queue);
         html.raw("</dd><dt>priority</dt><dd>").show(gang.priority);
-        html.raw(if gang.preemptible { ", preemptible" } else { ", non-preemptible" });
-        html.raw("</dd><dt>pod group</dt><dd>").text(pod_group).raw("</dd><dt>pods placed</dt><dd>");
+        html.raw(if gang.preemptible {
+            ", preemptible"
+        } else {
+            ", non-preemptible"
+        });
+        html.raw("</dd><dt>pod group</dt><dd>")
+            .text(pod_group)
+            .raw("</dd><dt>pods placed</dt><dd>");
         progress(html, gang);
         html.raw("</dd>");
         if gang.waiting > 0 {
@@ -40,7 +48,9 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, namespace: &str, po
             html.raw("</dd>");
         }
         if let Some(since) = &gang.stale_since {
-            html.raw("<dt>below its minimum</dt><dd>since ").time(since).raw("</dd>");
+            html.raw("<dt>below its minimum</dt><dd>since ")
+                .time(since)
+                .raw("</dd>");
         }
         html.raw("</dl></section>");
     });
@@ -78,7 +88,8 @@ pub(super) fn unknown_decisions(html: &mut Html, facts: &Facts<'_>) {
 /// The decisions about the pods of a gang, newest first.
 fn decisions_of<'a>(facts: &Facts<'a>, namespace: &str, pod_group: &str) -> Vec<&'a Decision> {
     let decisions = facts.view.decisions.iter().flatten();
-    let of_gang = |decision: &&Decision| decision.namespace == namespace && decision.pod_group.as_deref() == Some(pod_group);
+    let of_gang =
+        |decision: &&Decision| decision.namespace == namespace && decision.pod_group.as_deref() == Some(pod_group);
     decisions.filter(of_gang).collect()
 }
 
@@ -114,7 +125,11 @@ fn pods(blocks: &mut Blocks, facts: &Facts<'_>, gang: &Gang) {
     let pods: Vec<_> = facts.pods_of(gang).collect();
     for pod in pods.iter().take(ROWS_MAX) {
         blocks.row(&format!("pod:{}", pod.name), |html, id| {
-            html.raw("<tr id=\"").text(id).raw("\"><th scope=\"row\"><a href=\"/pods/").segment(&pod.namespace).raw("/");
+            html.raw("<tr id=\"")
+                .text(id)
+                .raw("\"><th scope=\"row\"><a href=\"/pods/")
+                .segment(&pod.namespace)
+                .raw("/");
             html.segment(&pod.name).raw("\">").text(&pod.name).raw("</a></th><td>");
             status(html, &pod.status);
             html.raw("</td><td>");

@@ -7,7 +7,9 @@ use crate::facts::Facts;
 
 pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, queue: Option<&str>) {
     let gangs = facts.view.gangs.iter().flatten();
-    let gangs: Vec<_> = gangs.filter(|gang| queue.is_none_or(|queue| gang.queue == queue)).collect();
+    let gangs: Vec<_> = gangs
+        .filter(|gang| queue.is_none_or(|queue| gang.queue == queue))
+        .collect();
     blocks.section("head", |html, id| {
         head(html, id, "Workloads", |html| {
             match &facts.view.gangs {
@@ -35,7 +37,12 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, queue: Option<&str>
             html.raw("</th><td>").text(&gang.namespace).raw("</td><td>");
             queue_link(html, facts, &gang.queue);
             html.raw("</td><td>").show(gang.priority);
-            html.raw(if gang.preemptible { "" } else { " <small>non-preemptible</small>" }).raw("</td><td>");
+            html.raw(if gang.preemptible {
+                ""
+            } else {
+                " <small>non-preemptible</small>"
+            })
+            .raw("</td><td>");
             super::gang::state(html, gang);
             html.raw("</td><td>");
             progress(html, gang);

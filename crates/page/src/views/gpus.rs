@@ -22,7 +22,11 @@ const SLICES_MAX: i64 = 64;
 pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, group: &Grouping, cells: Cells) {
     let nodes = facts.nodes();
     let gpus: usize = nodes.iter().map(|node| node.gpus.len()).sum();
-    let slices: i64 = nodes.iter().flat_map(|node| &node.slices).map(|slices| slices.allocatable).sum();
+    let slices: i64 = nodes
+        .iter()
+        .flat_map(|node| &node.slices)
+        .map(|slices| slices.allocatable)
+        .sum();
     let large = match cells {
         Cells::Large => true,
         Cells::Small => false,
@@ -60,7 +64,11 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, group: &Grouping, c
                 counted(html, nodes.len(), "node", "nodes");
                 html.raw("</small></h2>");
             }
-            html.raw("<ul class=\"tiles").raw(if large { " large" } else { "" }).raw("\" id=\"").text(rows).raw("\">");
+            html.raw("<ul class=\"tiles")
+                .raw(if large { " large" } else { "" })
+                .raw("\" id=\"")
+                .text(rows)
+                .raw("\">");
         });
         for node in nodes {
             tile(blocks, facts, node, large);
@@ -80,12 +88,19 @@ enum GroupKey {
 
 impl GroupKey {
     fn of(group: &Grouping, nodes: &[Node]) -> GroupKey {
-        let outermost = || nodes.iter().find_map(|node| node.topology.first()).map(|domain| domain.level.clone());
+        let outermost = || {
+            nodes
+                .iter()
+                .find_map(|node| node.topology.first())
+                .map(|domain| domain.level.clone())
+        };
         match group {
             Grouping::Pool => GroupKey::Pool,
             Grouping::Model => GroupKey::Model,
             Grouping::None => GroupKey::None,
-            Grouping::Level(level) if Grouping::is_outermost(level) => outermost().map_or(GroupKey::None, GroupKey::Level),
+            Grouping::Level(level) if Grouping::is_outermost(level) => {
+                outermost().map_or(GroupKey::None, GroupKey::Level)
+            }
             Grouping::Level(level) => GroupKey::Level(level.clone()),
             Grouping::Default => match outermost() {
                 Some(level) => GroupKey::Level(level),
@@ -117,10 +132,16 @@ fn choices(html: &mut Html, id: &str, nodes: &[Node], key: &GroupKey, large: boo
         }
     }
     let size = if large { "&amp;cells=large" } else { "&amp;cells=small" };
-    html.raw("<nav class=\"choices\" aria-label=\"Grouping and size\" id=\"").text(id).raw("\"><span>group by</span>");
+    html.raw("<nav class=\"choices\" aria-label=\"Grouping and size\" id=\"")
+        .text(id)
+        .raw("\"><span>group by</span>");
     for level in levels {
         html.raw("<a href=\"/gpus?group=").segment(level).raw(size).raw("\"");
-        html.raw(if matches!(key, GroupKey::Level(chosen) if chosen == level) { " aria-current=\"true\">" } else { ">" });
+        html.raw(if matches!(key, GroupKey::Level(chosen) if chosen == level) {
+            " aria-current=\"true\">"
+        } else {
+            ">"
+        });
         html.text(level.rsplit('/').next().unwrap_or(level)).raw("</a>");
     }
     let fixed = [
@@ -130,7 +151,9 @@ fn choices(html: &mut Html, id: &str, nodes: &[Node], key: &GroupKey, large: boo
     ];
     for (choice, name) in fixed {
         html.raw("<a href=\"/gpus?group=").raw(name).raw(size).raw("\"");
-        html.raw(if *key == choice { " aria-current=\"true\">" } else { ">" }).raw(name).raw("</a>");
+        html.raw(if *key == choice { " aria-current=\"true\">" } else { ">" })
+            .raw(name)
+            .raw("</a>");
     }
     let group: &str = match key {
         GroupKey::Level(level) => level,
@@ -140,8 +163,14 @@ fn choices(html: &mut Html, id: &str, nodes: &[Node], key: &GroupKey, large: boo
     };
     html.raw("<span>cells</span>");
     for (name, chosen) in [("large", large), ("small", !large)] {
-        html.raw("<a href=\"/gpus?group=").segment(group).raw("&amp;cells=").raw(name).raw("\"");
-        html.raw(if chosen { " aria-current=\"true\">" } else { ">" }).raw(name).raw("</a>");
+        html.raw("<a href=\"/gpus?group=")
+            .segment(group)
+            .raw("&amp;cells=")
+            .raw(name)
+            .raw("\"");
+        html.raw(if chosen { " aria-current=\"true\">" } else { ">" })
+            .raw(name)
+            .raw("</a>");
     }
     html.raw("</nav>");
 }
@@ -166,8 +195,14 @@ fn legend(html: &mut Html, id: &str, facts: &Facts<'_>) {
 /// A node with its GPUs.
 pub(super) fn tile(blocks: &mut Blocks, facts: &Facts<'_>, node: &Node, large: bool) {
     blocks.row(&format!("n:{}", node.name), |html, id| {
-        html.raw("<li id=\"").text(id).raw(if node.unified_memory { "\" class=\"um\"" } else { "\"" });
-        html.raw("><a href=\"/nodes/").segment(&node.name).raw("\">").text(&node.name).raw("</a>");
+        html.raw("<li id=\"")
+            .text(id)
+            .raw(if node.unified_memory { "\" class=\"um\"" } else { "\"" });
+        html.raw("><a href=\"/nodes/")
+            .segment(&node.name)
+            .raw("\">")
+            .text(&node.name)
+            .raw("</a>");
         if !node.gpus.is_empty() {
             html.raw(" <small>");
             match used_gpus(node) {
@@ -213,9 +248,14 @@ fn badges(html: &mut Html, node: &Node, large: bool) {
     }
     // A GPU that failed while a pod has it is drawn with its pod: the API does not tell which one it is.
     let drawn = node.gpus.iter().filter(|gpu| gpu.state == GpuState::Unhealthy).count();
-    let failed = node.gpus_unhealthy.and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
+    let failed = node
+        .gpus_unhealthy
+        .and_then(|count| usize::try_from(count).ok())
+        .unwrap_or(0);
     if failed > drawn {
-        html.raw("<em class=\"bad\">").show(failed - drawn).raw(" failed in use</em>");
+        html.raw("<em class=\"bad\">")
+            .show(failed - drawn)
+            .raw(" failed in use</em>");
     }
     if let Some(model) = node.gpu_model.as_ref().filter(|_| large) {
         html.raw("<span class=\"model\">").text(model);
@@ -249,7 +289,12 @@ fn cell(html: &mut Html, facts: &Facts<'_>, node: &Node, gpu: &Gpu) {
         (GpuState::Whole | GpuState::Shared, users) => {
             html.raw("<span>");
             for user in users {
-                part(html, facts, user, Some(percent_of(user.mib, node.gpu_memory_mib).unwrap_or(100 / users.len().max(1) as i64)));
+                part(
+                    html,
+                    facts,
+                    user,
+                    Some(percent_of(user.mib, node.gpu_memory_mib).unwrap_or(100 / users.len().max(1) as i64)),
+                );
             }
             html.raw("</span>");
         }
@@ -272,12 +317,18 @@ fn state_class(state: GpuState) -> &'static str {
 /// A pod's part of a cell. The module adds a title on demand; the node's page has the same in words.
 fn part(html: &mut Html, facts: &Facts<'_>, user: &GpuUser, percent: Option<i64>) {
     let linked = !is_other_work(user) && !user.foreign;
-    html.raw(if linked { "<a class=\"" } else { "<i class=\"" }).raw(facts.class_of(user)).raw(look(user));
+    html.raw(if linked { "<a class=\"" } else { "<i class=\"" })
+        .raw(facts.class_of(user))
+        .raw(look(user));
     if let Some(percent) = percent {
         html.raw(" p").show(percent);
     }
     if linked {
-        html.raw("\" tabindex=\"-1\" href=\"/pods/").segment(&user.namespace).raw("/").segment(&user.name).raw("\"></a>");
+        html.raw("\" tabindex=\"-1\" href=\"/pods/")
+            .segment(&user.namespace)
+            .raw("/")
+            .segment(&user.name)
+            .raw("\"></a>");
     } else {
         html.raw("\" title=\"");
         user_name(html, user);
@@ -303,8 +354,17 @@ fn large_cell(html: &mut Html, facts: &Facts<'_>, node: &Node, gpu: &Gpu) {
     html.raw("</small><div>");
     for user in &gpu.pods {
         let whole = gpu.state == GpuState::Whole;
-        let percent = if whole { 100 } else { percent_of(user.mib, node.gpu_memory_mib).unwrap_or(0) };
-        html.raw("<p class=\"").raw(facts.class_of(user)).raw(look(user)).raw(" p").show(percent).raw("\">");
+        let percent = if whole {
+            100
+        } else {
+            percent_of(user.mib, node.gpu_memory_mib).unwrap_or(0)
+        };
+        html.raw("<p class=\"")
+            .raw(facts.class_of(user))
+            .raw(look(user))
+            .raw(" p")
+            .show(percent)
+            .raw("\">");
         user_link(html, user);
         html.raw(" <small>").text(&user.namespace);
         match user.mib {
@@ -338,7 +398,11 @@ fn large_cell(html: &mut Html, facts: &Facts<'_>, node: &Node, gpu: &Gpu) {
 fn users(html: &mut Html, facts: &Facts<'_>, slices: &Slices) {
     html.raw("<ul class=\"users\">");
     for user in &slices.pods {
-        html.raw("<li><i class=\"sw ").raw(facts.class_of(user)).raw("\"></i>").show(user.slices).raw(" × ");
+        html.raw("<li><i class=\"sw ")
+            .raw(facts.class_of(user))
+            .raw("\"></i>")
+            .show(user.slices)
+            .raw(" × ");
         user_link(html, user);
         html.raw(" <small>").text(&user.namespace).raw("</small></li>");
     }
@@ -355,7 +419,11 @@ fn slices_row(html: &mut Html, facts: &Facts<'_>, slices: &Slices) {
         SlicesKind::Mig => html.text(short_resource(&slices.resource)),
         SlicesKind::Replica => html.raw("replicas"),
     };
-    html.raw(" ").or_unknown(slices.used).raw("/").show(slices.allocatable).raw("</small>");
+    html.raw(" ")
+        .or_unknown(slices.used)
+        .raw("/")
+        .show(slices.allocatable)
+        .raw("</small>");
     let mut left = slices.allocatable.clamp(0, SLICES_MAX);
     for user in &slices.pods {
         for _ in 0..user.slices.min(left) {

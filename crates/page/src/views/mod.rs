@@ -119,11 +119,17 @@ fn notices(blocks: &mut Blocks, view: &ClusterView, namespaces: Option<&BTreeSet
                 _ => html.raw("the namespaces "),
             };
             for (at, namespace) in namespaces.iter().enumerate() {
-                html.raw(if at == 0 { "<b>" } else { ", <b>" }).text(namespace).raw("</b>");
+                html.raw(if at == 0 { "<b>" } else { ", <b>" })
+                    .text(namespace)
+                    .raw("</b>");
             }
             html.raw(". Work of other namespaces is shown without names");
             if let Some(hidden) = view.hidden {
-                html.raw(": ").show(hidden.gangs).raw(" gangs and ").show(hidden.pods).raw(" pods are not listed");
+                html.raw(": ")
+                    .show(hidden.gangs)
+                    .raw(" gangs and ")
+                    .show(hidden.pods)
+                    .raw(" pods are not listed");
             }
             html.raw(". What would help a waiting pod is not shown either, because it names other work.</p></section>");
         });

@@ -2,9 +2,9 @@
 
 use kai_view::Node;
 
+use super::gpus;
 use super::nodes::{health, is_well, model, percent};
 use super::words::{head, panel};
-use super::gpus;
 use crate::blocks::Blocks;
 use crate::facts::Facts;
 use crate::html::Html;
@@ -39,7 +39,11 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, name: &str) {
         panel(html, id, "Labels");
         html.raw("<table class=\"labels\"><tbody>");
         for (key, value) in &node.labels {
-            html.raw("<tr><th scope=\"row\">").text(key).raw("</th><td>").text(value).raw("</td></tr>");
+            html.raw("<tr><th scope=\"row\">")
+                .text(key)
+                .raw("</th><td>")
+                .text(value)
+                .raw("</td></tr>");
         }
         html.raw("</tbody></table><p class=\"quiet\">Labels of GPUs, of kai and of topologies.</p></section>");
     });
@@ -55,8 +59,14 @@ fn facts_of(html: &mut Html, id: &str, node: &Node) {
         None => html.unknown(),
     };
     html.raw("</dd><dt>GPUs offered</dt><dd>").show(node.gpus_allocatable);
-    html.raw("</dd><dt>GPUs unhealthy</dt><dd>").or_unknown(node.gpus_unhealthy).raw("</dd><dt>GPU memory</dt><dd>");
-    html.raw(if node.unified_memory { "unified: part of the node's RAM" } else { "of its own" });
+    html.raw("</dd><dt>GPUs unhealthy</dt><dd>")
+        .or_unknown(node.gpus_unhealthy)
+        .raw("</dd><dt>GPU memory</dt><dd>");
+    html.raw(if node.unified_memory {
+        "unified: part of the node's RAM"
+    } else {
+        "of its own"
+    });
     html.raw("</dd>");
     if let Some(strategy) = &node.mig_strategy {
         html.raw("<dt>MIG</dt><dd>strategy ").text(strategy).raw("</dd>");
@@ -65,14 +75,23 @@ fn facts_of(html: &mut Html, id: &str, node: &Node) {
         html.raw("<dt>pool</dt><dd>").text(pool).raw("</dd>");
     }
     for domain in &node.topology {
-        html.raw("<dt>").text(&domain.level).raw("</dt><dd>").text(&domain.value);
-        html.raw(" <small>topology ").text(&domain.topology).raw("</small></dd>");
+        html.raw("<dt>")
+            .text(&domain.level)
+            .raw("</dt><dd>")
+            .text(&domain.value);
+        html.raw(" <small>topology ")
+            .text(&domain.topology)
+            .raw("</small></dd>");
     }
     html.raw("<dt>CPU held</dt><dd>");
     percent(html, node.cpu_milli.used, node.cpu_milli.allocatable);
-    html.raw(" of ").show(node.cpu_milli.allocatable / 1_000).raw(" cores</dd><dt>memory held</dt><dd>");
+    html.raw(" of ")
+        .show(node.cpu_milli.allocatable / 1_000)
+        .raw(" cores</dd><dt>memory held</dt><dd>");
     percent(html, node.memory_bytes.used, node.memory_bytes.allocatable);
-    html.raw(" of ").mib(node.memory_bytes.allocatable / (1_024 * 1_024)).raw("</dd></dl></section>");
+    html.raw(" of ")
+        .mib(node.memory_bytes.allocatable / (1_024 * 1_024))
+        .raw("</dd></dl></section>");
 }
 
 fn conditions(html: &mut Html, id: &str, node: &Node) {
@@ -83,10 +102,20 @@ fn conditions(html: &mut Html, id: &str, node: &Node) {
     }
     html.raw("<table class=\"conditions\"><thead><tr><th>condition</th><th>status</th><th>reason</th><th>message</th></tr></thead><tbody>");
     for condition in &node.conditions {
-        html.raw("<tr><th scope=\"row\">").text(&condition.kind).raw("</th><td>");
-        html.raw(if is_well(condition) { "<span class=\"tag ok\">" } else { "<span class=\"tag bad\">" });
-        html.text(&condition.status).raw("</span></td><td>").text(condition.reason.as_deref().unwrap_or_default());
-        html.raw("</td><td class=\"reason\">").text(condition.message.as_deref().unwrap_or_default()).raw("</td></tr>");
+        html.raw("<tr><th scope=\"row\">")
+            .text(&condition.kind)
+            .raw("</th><td>");
+        html.raw(if is_well(condition) {
+            "<span class=\"tag ok\">"
+        } else {
+            "<span class=\"tag bad\">"
+        });
+        html.text(&condition.status)
+            .raw("</span></td><td>")
+            .text(condition.reason.as_deref().unwrap_or_default());
+        html.raw("</td><td class=\"reason\">")
+            .text(condition.message.as_deref().unwrap_or_default())
+            .raw("</td></tr>");
     }
     html.raw("</tbody></table><p class=\"quiet\">For more, <code>kai doctor ");
     html.text(&node.name).raw("</code>.</p></section>");

@@ -22,7 +22,11 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>) {
             counted(html, nodes.len(), "node", "nodes");
             let not_ready = nodes.iter().filter(|node| !node.ready).count();
             let cordoned = nodes.iter().filter(|node| node.cordoned).count();
-            html.raw(" · ").show(not_ready).raw(" not ready · ").show(cordoned).raw(" cordoned");
+            html.raw(" · ")
+                .show(not_ready)
+                .raw(" not ready · ")
+                .show(cordoned)
+                .raw(" cordoned");
         });
     });
     blocks.open("nodes", |html, id, rows| {
@@ -40,7 +44,12 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>) {
 }
 
 fn row(html: &mut Html, id: &str, node: &Node) {
-    html.raw("<tr id=\"").text(id).raw("\"><th scope=\"row\"><a href=\"/nodes/").segment(&node.name).raw("\">").text(&node.name);
+    html.raw("<tr id=\"")
+        .text(id)
+        .raw("\"><th scope=\"row\"><a href=\"/nodes/")
+        .segment(&node.name)
+        .raw("\">")
+        .text(&node.name);
     html.raw("</a></th><td>");
     health(html, node);
     html.raw("</td><td>");
@@ -49,17 +58,29 @@ fn row(html: &mut Html, id: &str, node: &Node) {
     let total = node.gpus.len() as i64 * MILLIONTHS;
     for slices in node.slices.iter().filter(|slices| slices.kind == SlicesKind::Mig) {
         match slices.used {
-            Some(used) => Bar::begin(html, "bar small", slices.allocatable, "slices held").part(used, "run").end(),
+            Some(used) => Bar::begin(html, "bar small", slices.allocatable, "slices held")
+                .part(used, "run")
+                .end(),
             None => {}
         }
-        html.raw(" <span class=\"num\">").or_unknown(slices.used).raw("/").show(slices.allocatable).raw(" × ");
+        html.raw(" <span class=\"num\">")
+            .or_unknown(slices.used)
+            .raw("/")
+            .show(slices.allocatable)
+            .raw(" × ");
         html.text(short_resource(&slices.resource)).raw("</span> ");
     }
     match used_gpus(node) {
         Some(_) if node.gpus.is_empty() => {}
         Some(used) => {
-            Bar::begin(html, "bar small", total, "GPUs held").part(used, "run").end();
-            html.raw(" <span class=\"num\">").gpus(GpuAmount { millionths: used }).raw("/").show(node.gpus.len()).raw("</span>");
+            Bar::begin(html, "bar small", total, "GPUs held")
+                .part(used, "run")
+                .end();
+            html.raw(" <span class=\"num\">")
+                .gpus(GpuAmount { millionths: used })
+                .raw("/")
+                .show(node.gpus.len())
+                .raw("</span>");
         }
         None => {
             html.unknown();
@@ -75,9 +96,13 @@ fn row(html: &mut Html, id: &str, node: &Node) {
         None => html.unknown(),
     };
     html.raw("</td><td>");
-    html.text(node.pool.as_deref().unwrap_or_default()).raw("</td><td class=\"reason\">");
+    html.text(node.pool.as_deref().unwrap_or_default())
+        .raw("</td><td class=\"reason\">");
     for (at, condition) in findings(node).enumerate() {
-        html.raw(if at == 0 { "" } else { "; " }).text(&condition.kind).raw("=").text(&condition.status);
+        html.raw(if at == 0 { "" } else { "; " })
+            .text(&condition.kind)
+            .raw("=")
+            .text(&condition.status);
         if let Some(reason) = &condition.reason {
             html.raw(" (").text(reason).raw(")");
         }
@@ -118,7 +143,11 @@ pub(super) fn health(html: &mut Html, node: &Node) {
         Some(0) => {}
         Some(count) => {
             html.raw(" <span class=\"tag bad\">").show(count);
-            html.raw(if count == 1 { " failed GPU</span>" } else { " failed GPUs</span>" });
+            html.raw(if count == 1 {
+                " failed GPU</span>"
+            } else {
+                " failed GPUs</span>"
+            });
         }
         None => {
             html.raw(" <small>GPU health unknown</small>");
@@ -133,7 +162,9 @@ pub(super) fn findings(node: &Node) -> impl Iterator<Item = &NodeCondition> {
 
 /// Whether a condition is as it should be.
 pub(super) fn is_well(condition: &NodeCondition) -> bool {
-    let should_be_true = ["Ready", "Healthy", "Applied"].iter().any(|end| condition.kind.ends_with(end));
+    let should_be_true = ["Ready", "Healthy", "Applied"]
+        .iter()
+        .any(|end| condition.kind.ends_with(end));
     condition.status == if should_be_true { "True" } else { "False" }
 }
 

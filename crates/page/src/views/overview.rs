@@ -33,7 +33,12 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, steps: &[StoryStep]
                     html.raw(" · ");
                     counted(html, gangs.len(), "workload", "workloads");
                     html.raw(" · ");
-                    counted(html, gangs.iter().filter(|gang| gang.waiting > 0).count(), "waits", "wait");
+                    counted(
+                        html,
+                        gangs.iter().filter(|gang| gang.waiting > 0).count(),
+                        "waits",
+                        "wait",
+                    );
                 }
                 None => {
                     html.raw(" · workloads ").unknown();
@@ -57,7 +62,7 @@ fn story(blocks: &mut Blocks, steps: &[StoryStep]) {
         html.raw("<p>Submit the steps of the story one after the other, and see what the scheduler does.</p><ol class=\"steps\">");
         for (at, step) in steps.iter().enumerate() {
             html.raw("<li><form method=\"post\" action=\"/story/").show(at).raw("\"><button");
-            html.raw(if step.submitted { " class=\"done\">" } else { ">" });
+            html.raw(if step.submitted { " disabled>" } else { ">" });
             html.text(&step.title).raw("</button>");
             html.raw(if step.submitted { " <span class=\"tag ok\">submitted</span>" } else { "" });
             html.raw("</form></li>");
@@ -120,7 +125,11 @@ impl Totals {
                             _ => 0,
                         };
                         used += part;
-                        let class = if is_other_work(user) { OTHER } else { facts.class_of(user) };
+                        let class = if is_other_work(user) {
+                            OTHER
+                        } else {
+                            facts.class_of(user)
+                        };
                         *self.by_class.entry(class).or_default() += part;
                     }
                     self.allocated += used;
@@ -149,7 +158,11 @@ fn gpus(blocks: &mut Blocks, facts: &Facts<'_>, totals: &Totals) {
         }
         html.raw("<dl class=\"figures\">");
         let figure = |html: &mut Html, name: &'static str, class: &'static str, millionths: i64| {
-            html.raw("<div class=\"").raw(class).raw("\"><dt>").raw(name).raw("</dt><dd>");
+            html.raw("<div class=\"")
+                .raw(class)
+                .raw("\"><dt>")
+                .raw(name)
+                .raw("</dt><dd>");
             html.gpus(GpuAmount { millionths }).raw("</dd></div>");
         };
         figure(html, "GPUs", "", totals.gpus);
@@ -157,7 +170,10 @@ fn gpus(blocks: &mut Blocks, facts: &Facts<'_>, totals: &Totals) {
             figure(html, "allocated", "", totals.allocated);
             figure(html, "free", "", totals.free);
         } else {
-            html.raw("<div><dt>allocated</dt><dd>").unknown().raw("</dd></div><div><dt>free</dt><dd>").unknown();
+            html.raw("<div><dt>allocated</dt><dd>")
+                .unknown()
+                .raw("</dd></div><div><dt>free</dt><dd>")
+                .unknown();
             html.raw("</dd></div>");
         }
         if totals.held > 0 {
@@ -166,10 +182,14 @@ fn gpus(blocks: &mut Blocks, facts: &Facts<'_>, totals: &Totals) {
         if totals.unavailable > 0 {
             figure(html, "idle on nodes that take no pods", "warn", totals.unavailable);
         }
-        html.raw("<div class=\"").raw(if totals.unhealthy.unwrap_or(1) > 0 { "bad" } else { "" });
-        html.raw("\"><dt>unhealthy</dt><dd>").or_unknown(totals.unhealthy).raw("</dd></div>");
+        html.raw("<div class=\"")
+            .raw(if totals.unhealthy.unwrap_or(1) > 0 { "bad" } else { "" });
+        html.raw("\"><dt>unhealthy</dt><dd>")
+            .or_unknown(totals.unhealthy)
+            .raw("</dd></div>");
         if totals.slices > 0 {
-            html.raw("<div><dt>MIG slices used</dt><dd>").or_unknown(totals.slices_used);
+            html.raw("<div><dt>MIG slices used</dt><dd>")
+                .or_unknown(totals.slices_used);
             html.raw("<small> of ").show(totals.slices).raw("</small></dd></div>");
         }
         html.raw("</dl>");
@@ -219,7 +239,11 @@ fn fairness(blocks: &mut Blocks, facts: &Facts<'_>) {
     let max = largest.max().unwrap_or(0);
     if facts.view.queues.is_none() {
         blocks.row("fair-unknown", |html, id| {
-            html.raw("<tr id=\"").text(id).raw("\"><td colspan=\"5\">").unknown().raw("</td></tr>");
+            html.raw("<tr id=\"")
+                .text(id)
+                .raw("\"><td colspan=\"5\">")
+                .unknown()
+                .raw("</td></tr>");
         });
     }
     for queue in facts.leaves().take(QUEUES_MAX) {
@@ -229,8 +253,11 @@ fn fairness(blocks: &mut Blocks, facts: &Facts<'_>) {
             html.raw("</td><td>");
             super::queues::bar(html, queue, max, facts.palette.class(&queue.name));
             html.raw("</td><td class=\"num\">").gpus_or_unknown(queue.gpus.used);
-            html.raw("</td><td class=\"num\">").gpus_or_unknown(queue.gpus.fair_share);
-            html.raw("</td><td class=\"num\">").or_unknown(queue.gangs_waiting).raw("</td></tr>");
+            html.raw("</td><td class=\"num\">")
+                .gpus_or_unknown(queue.gpus.fair_share);
+            html.raw("</td><td class=\"num\">")
+                .or_unknown(queue.gangs_waiting)
+                .raw("</td></tr>");
         });
     }
     blocks.close("</tbody></table><p class=\"key\"><i class=\"sw over\"></i>above quota, <i class=\"ln quota\"></i>quota, <i class=\"ln fairline\"></i>fair share</p></section>");
@@ -256,13 +283,24 @@ fn waiting(blocks: &mut Blocks, facts: &Facts<'_>) {
     };
     if let Some(text) = text {
         blocks.row("no-reasons", |html, id| {
-            html.raw("<tr id=\"").text(id).raw("\"><td colspan=\"3\" class=\"quiet\">").raw(text).raw("</td></tr>");
+            html.raw("<tr id=\"")
+                .text(id)
+                .raw("\"><td colspan=\"3\" class=\"quiet\">")
+                .raw(text)
+                .raw("</td></tr>");
         });
     }
     for (reason, (gangs, pods)) in reasons {
         blocks.row(&format!("reason:{reason}"), |html, id| {
-            html.raw("<tr id=\"").text(id).raw("\"><td><a href=\"/waiting\">").text(reason);
-            html.raw("</a></td><td class=\"num\">").show(gangs).raw("</td><td class=\"num\">").show(pods).raw("</td></tr>");
+            html.raw("<tr id=\"")
+                .text(id)
+                .raw("\"><td><a href=\"/waiting\">")
+                .text(reason);
+            html.raw("</a></td><td class=\"num\">")
+                .show(gangs)
+                .raw("</td><td class=\"num\">")
+                .show(pods)
+                .raw("</td></tr>");
         });
     }
     blocks.close("</tbody></table></section>");
@@ -274,7 +312,10 @@ fn reason_class(reason: Option<&str>) -> &str {
         ("no nodes with enough resources", "no node has enough free resources"),
         ("only ", "only a part of the gang fits"),
         ("over the limit of queue", "over the limit of its queue"),
-        ("non-preemptible and over the quota", "non-preemptible and over the quota of its queue"),
+        (
+            "non-preemptible and over the quota",
+            "non-preemptible and over the quota of its queue",
+        ),
         ("waits for pods to leave", "promised a place; waits for pods to leave"),
         ("the gang has ", "pods of the gang are missing"),
         ("may not evict others before", "may not evict others yet"),
@@ -301,18 +342,31 @@ fn lately(blocks: &mut Blocks, facts: &Facts<'_>) {
     };
     if let Some(text) = text {
         blocks.row("no-decisions", |html, id| {
-            html.raw("<li class=\"quiet\" id=\"").text(id).raw("\">").raw(text).raw("</li>");
+            html.raw("<li class=\"quiet\" id=\"")
+                .text(id)
+                .raw("\">")
+                .raw(text)
+                .raw("</li>");
         });
     }
     for decision in facts.view.decisions.iter().flatten().take(DECISIONS_MAX) {
         blocks.row(&format!("decision:{}", decision.number), |html, id| {
-            html.raw("<li id=\"").text(id).raw("\">").time(&decision.time).raw("<div>");
+            html.raw("<li id=\"")
+                .text(id)
+                .raw("\">")
+                .time(&decision.time)
+                .raw("<div>");
             decision_tag(html, decision.kind);
             html.raw(" ");
             match &decision.pod_group {
                 Some(pod_group) => {
                     gang_href(html, &decision.namespace, pod_group);
-                    html.text(&decision.workload).raw("</a> (").text(&decision.namespace).raw("/").text(&decision.pod).raw(")");
+                    html.text(&decision.workload)
+                        .raw("</a> (")
+                        .text(&decision.namespace)
+                        .raw("/")
+                        .text(&decision.pod)
+                        .raw(")");
                 }
                 None => pod_link(html, &decision.namespace, &decision.pod),
             }

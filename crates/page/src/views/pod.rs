@@ -17,7 +17,10 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, namespace: &str, na
     let Some(pod) = facts.pod(namespace, name) else {
         return gone(blocks, facts, namespace, name, &decisions);
     };
-    let gang = pod.pod_group.as_deref().and_then(|pod_group| facts.gang(namespace, pod_group));
+    let gang = pod
+        .pod_group
+        .as_deref()
+        .and_then(|pod_group| facts.gang(namespace, pod_group));
     blocks.section("head", |html, id| {
         head(html, id, name, |html| {
             html.raw("pod in namespace ").text(namespace).raw(" · ");
@@ -25,7 +28,9 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, namespace: &str, na
         });
     });
     blocks.section("facts", |html, id| {
-        html.raw("<section class=\"panel\" id=\"").text(id).raw("\"><dl class=\"facts\">");
+        html.raw("<section class=\"panel\" id=\"")
+            .text(id)
+            .raw("\"><dl class=\"facts\">");
         if let Some(gang) = gang {
             html.raw("<dt>workload</dt><dd>");
             workload_link(html, gang);
@@ -65,9 +70,16 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, namespace: &str, na
 
 /// The GPUs that the pod has, where their UUIDs or neighbours are known.
 fn gpus_of(html: &mut Html, facts: &Facts<'_>, pod: &Pod) {
-    let node = pod.node.as_ref().and_then(|name| facts.nodes().iter().find(|node| node.name == *name));
+    let node = pod
+        .node
+        .as_ref()
+        .and_then(|name| facts.nodes().iter().find(|node| node.name == *name));
     let Some(node) = node else { return };
-    let has = |gpu: &&Gpu| gpu.pods.iter().any(|user| user.name == pod.name && user.namespace == pod.namespace);
+    let has = |gpu: &&Gpu| {
+        gpu.pods
+            .iter()
+            .any(|user| user.name == pod.name && user.namespace == pod.namespace)
+    };
     for gpu in node.gpus.iter().filter(has).filter(|gpu| gpu.gpu_group.is_some()) {
         html.raw("<dt>GPU</dt><dd>");
         match &gpu.uuid {
@@ -76,7 +88,9 @@ fn gpus_of(html: &mut Html, facts: &Facts<'_>, pod: &Pod) {
         };
         let others = gpu.pods.len().saturating_sub(1);
         if others > 0 {
-            html.raw(", shared with ").show(others).raw(if others == 1 { " other" } else { " others" });
+            html.raw(", shared with ")
+                .show(others)
+                .raw(if others == 1 { " other" } else { " others" });
         }
         html.raw("</dd>");
     }

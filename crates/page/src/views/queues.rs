@@ -30,7 +30,9 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>) {
         html.raw("<th>borrowed</th><th class=\"num\">workloads</th><th class=\"num\">CPU, memory</th></tr></thead><tbody id=\"").text(rows).raw("\">");
     });
     for queue in queues {
-        blocks.row(&format!("queue:{}", queue.name), |html, id| row(html, id, facts, queue, max));
+        blocks.row(&format!("queue:{}", queue.name), |html, id| {
+            row(html, id, facts, queue, max)
+        });
     }
     blocks.close(concat!(
         "</tbody></table><p class=\"key\"><i class=\"sw q0\"></i>held within the quota, <i class=\"sw over\"></i>held above the quota, ",
@@ -41,7 +43,12 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>) {
 /// The largest amount that a bar of these shows.
 fn scale(gpus: &Amounts<GpuAmount>) -> i64 {
     let amounts = [gpus.used, gpus.fair_share, gpus.quota, gpus.requested];
-    amounts.iter().flatten().map(|amount| amount.millionths).max().unwrap_or(0)
+    amounts
+        .iter()
+        .flatten()
+        .map(|amount| amount.millionths)
+        .max()
+        .unwrap_or(0)
 }
 
 /// What a queue holds within and above its quota, with lines at quota and fair share.
@@ -55,7 +62,11 @@ pub(super) fn bar(html: &mut Html, queue: &Queue, max: i64, class: &'static str)
     let borrowed = millionths(gpus.borrowed).unwrap_or(0);
     let asked = millionths(gpus.requested).unwrap_or(0) - used.millionths;
     let mut label = Html::default();
-    label.gpus(used).raw(" GPUs held, ").gpus(GpuAmount { millionths: borrowed }).raw(" of them above the quota");
+    label
+        .gpus(used)
+        .raw(" GPUs held, ")
+        .gpus(GpuAmount { millionths: borrowed })
+        .raw(" of them above the quota");
     Bar::begin(html, "bar", max, label.as_str())
         .part(used.millionths - borrowed, class)
         .part(borrowed, "over")
@@ -69,10 +80,18 @@ fn row(html: &mut Html, id: &str, facts: &Facts<'_>, queue: &Queue, max: i64) {
     const DEPTHS: [&str; 6] = ["d0", "d1", "d2", "d3", "d4", "d5"];
     let depth = (queue.depth as usize).min(DEPTHS.len() - 1);
     let leaf = facts.is_leaf(queue);
-    html.raw("<tr id=\"").text(id).raw("\" class=\"").raw(DEPTHS[depth]).raw(if leaf { " leaf" } else { "" });
-    html.raw("\"><th scope=\"row\"><a href=\"/gangs?queue=").segment(&queue.name).raw("\">");
+    html.raw("<tr id=\"")
+        .text(id)
+        .raw("\" class=\"")
+        .raw(DEPTHS[depth])
+        .raw(if leaf { " leaf" } else { "" });
+    html.raw("\"><th scope=\"row\"><a href=\"/gangs?queue=")
+        .segment(&queue.name)
+        .raw("\">");
     if leaf {
-        html.raw("<i class=\"sw ").raw(facts.palette.class(&queue.name)).raw("\"></i>");
+        html.raw("<i class=\"sw ")
+            .raw(facts.palette.class(&queue.name))
+            .raw("\"></i>");
     }
     html.text(&queue.name).raw("</a>");
     if queue.display_name != queue.name {
@@ -84,7 +103,11 @@ fn row(html: &mut Html, id: &str, facts: &Facts<'_>, queue: &Queue, max: i64) {
         None => html.raw(" <small>over quota: unknown</small>"),
     };
     html.raw("</th><td>");
-    let class = if leaf { facts.palette.class(&queue.name) } else { "group" };
+    let class = if leaf {
+        facts.palette.class(&queue.name)
+    } else {
+        "group"
+    };
     bar(html, queue, max, class);
     let gpus = &queue.gpus;
     html.raw("</td><td class=\"num\">").gpus_or_unknown(gpus.used);
@@ -98,12 +121,20 @@ fn row(html: &mut Html, id: &str, facts: &Facts<'_>, queue: &Queue, max: i64) {
     borrowed(html, queue);
     html.raw("</td><td class=\"num\">");
     if leaf {
-        html.raw("<a href=\"/waiting?queue=").segment(&queue.name).raw("\">").or_unknown(queue.gangs_waiting);
-        html.raw(" waiting</a>, ").or_unknown(queue.gangs_running).raw(" running");
+        html.raw("<a href=\"/waiting?queue=")
+            .segment(&queue.name)
+            .raw("\">")
+            .or_unknown(queue.gangs_waiting);
+        html.raw(" waiting</a>, ")
+            .or_unknown(queue.gangs_running)
+            .raw(" running");
     }
     html.raw("</td><td class=\"num quiet\">");
     match (queue.cpu_milli.used, queue.memory_bytes.used) {
-        (Some(cpu), Some(memory)) => html.show((cpu + 500) / 1_000).raw(" cores, ").mib(memory / (1_024 * 1_024)),
+        (Some(cpu), Some(memory)) => html
+            .show((cpu + 500) / 1_000)
+            .raw(" cores, ")
+            .mib(memory / (1_024 * 1_024)),
         _ => html.unknown(),
     };
     html.raw("</td></tr>");
@@ -128,7 +159,11 @@ fn borrowed(html: &mut Html, queue: &Queue) {
         Some(amount) => {
             html.raw("<b>").gpus(amount).raw("</b>");
             for (at, lender) in queue.lenders.iter().enumerate() {
-                html.raw(if at == 0 { " from " } else { ", " }).text(&lender.queue).raw(" (").gpus(lender.gpus).raw(")");
+                html.raw(if at == 0 { " from " } else { ", " })
+                    .text(&lender.queue)
+                    .raw(" (")
+                    .gpus(lender.gpus)
+                    .raw(")");
             }
             if let Some(reclaimable) = queue.gpus.reclaimable.filter(|reclaimable| *reclaimable != amount) {
                 html.raw("; ").gpus(reclaimable).raw(" reclaimable");

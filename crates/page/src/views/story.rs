@@ -38,7 +38,8 @@ impl<'a> Story<'a> {
         let shown = &decisions[..decisions.len().min(DECISIONS_MAX)];
         if decisions.len() > shown.len() {
             self.add(None, "note", |html| {
-                html.show(decisions.len() - shown.len()).raw(" older decisions are not shown");
+                html.show(decisions.len() - shown.len())
+                    .raw(" older decisions are not shown");
             });
         }
         for decision in shown.iter().rev() {
@@ -58,7 +59,11 @@ impl<'a> Story<'a> {
                     pod_link(html, &decision.namespace, &decision.pod);
                 }
                 if let Some(node) = &decision.node {
-                    html.raw(if decision.kind == DecisionKind::Evict { " from " } else { " on " });
+                    html.raw(if decision.kind == DecisionKind::Evict {
+                        " from "
+                    } else {
+                        " on "
+                    });
                     node_link(html, node);
                 }
                 if let Some(action) = &decision.action {
@@ -96,8 +101,13 @@ impl<'a> Story<'a> {
 /// The events that a gang has before any decision: creation and grouping.
 pub(super) fn add_beginning<'a>(story: &mut Story<'a>, facts: &Facts<'_>, gang: &'a Gang) {
     story.add(Some(&gang.created), "", |html| {
-        html.raw("<b>Grouped</b> as pod group ").text(&gang.pod_group).raw(" of ");
-        html.text(&gang.workload_kind).raw(" ").text(&gang.workload_name).raw(", in ");
+        html.raw("<b>Grouped</b> as pod group ")
+            .text(&gang.pod_group)
+            .raw(" of ");
+        html.text(&gang.workload_kind)
+            .raw(" ")
+            .text(&gang.workload_name)
+            .raw(", in ");
         queue_link(html, facts, &gang.queue);
         html.raw(", priority ").show(gang.priority);
         if gang.min > 1 {
@@ -108,13 +118,25 @@ pub(super) fn add_beginning<'a>(story: &mut Story<'a>, facts: &Facts<'_>, gang: 
 
 /// Starts and evictions that the gang remembers and no shown decision tells.
 pub(super) fn add_memories<'a>(story: &mut Story<'a>, gang: &'a Gang, decisions: &[&Decision]) {
-    let told = |time: &str, kind: DecisionKind| decisions.iter().any(|decision| decision.kind == kind && decision.time.as_str() >= time);
-    if let Some(start) = gang.last_start.as_deref().filter(|start| !told(start, DecisionKind::Bind)) {
+    let told = |time: &str, kind: DecisionKind| {
+        decisions
+            .iter()
+            .any(|decision| decision.kind == kind && decision.time.as_str() >= time)
+    };
+    if let Some(start) = gang
+        .last_start
+        .as_deref()
+        .filter(|start| !told(start, DecisionKind::Bind))
+    {
         story.add(Some(start), "ok", |html| {
             html.raw("<b>Started</b>: its minimum was placed");
         });
     }
-    if let Some(time) = gang.last_eviction.as_deref().filter(|time| !told(time, DecisionKind::Evict)) {
+    if let Some(time) = gang
+        .last_eviction
+        .as_deref()
+        .filter(|time| !told(time, DecisionKind::Evict))
+    {
         story.add(Some(time), "bad", |html| {
             html.raw("<b>Lost a pod</b> to another workload; for whom is not known any more");
         });
@@ -162,7 +184,11 @@ pub(super) fn add_present<'a>(story: &mut Story<'a>, gang: Option<&Gang>, pod: &
 
 /// What would let a pod start, as a fragment.
 pub(super) fn remedies(html: &mut Html, namespace: &str, pod: &str, explanation: Option<&ExplanationView>) {
-    html.raw("<h2>What would help ").text(namespace).raw("/").text(pod).raw("</h2>");
+    html.raw("<h2>What would help ")
+        .text(namespace)
+        .raw("/")
+        .text(pod)
+        .raw("</h2>");
     let Some(explanation) = explanation else {
         html.raw("<p>It does not wait, or no answer could be computed.</p>");
         return;
@@ -182,16 +208,23 @@ pub(super) fn remedies(html: &mut Html, namespace: &str, pod: &str, explanation:
     }
     html.raw("</dl>");
     if !explanation.remedies.is_empty() {
-        html.raw(if explanation.remedies.len() > 1 { "<p>Any one of these:</p><ol class=\"remedies\">" } else { "<ol class=\"remedies\">" });
+        html.raw(if explanation.remedies.len() > 1 {
+            "<p>Any one of these:</p><ol class=\"remedies\">"
+        } else {
+            "<ol class=\"remedies\">"
+        });
         for remedy in &explanation.remedies {
             html.raw("<li>").text(&remedy.text);
-            html.raw(if remedy.tried { "" } else { " <small>not tried</small>" }).raw("</li>");
+            html.raw(if remedy.tried { "" } else { " <small>not tried</small>" })
+                .raw("</li>");
         }
         html.raw("</ol>");
     }
     html.raw("<p class=\"quiet\">The scheduler tried each of them on a copy of the cluster, as it is now.");
     if explanation.cut {
-        html.raw(" The search ended after ").show(explanation.trials).raw(" trials; there may be others.");
+        html.raw(" The search ended after ")
+            .show(explanation.trials)
+            .raw(" trials; there may be others.");
     }
     html.raw("</p>");
 }

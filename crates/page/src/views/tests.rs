@@ -27,11 +27,15 @@ fn assert_well_formed(html: &str, what: &str) {
     let mut rest = html;
     while let Some(at) = rest.find('<') {
         rest = &rest[at + 1..];
-        let end = rest.find('>').unwrap_or_else(|| panic!("{what}: a tag does not end: {rest:.80}"));
+        let end = rest
+            .find('>')
+            .unwrap_or_else(|| panic!("{what}: a tag does not end: {rest:.80}"));
         let tag = &rest[..end];
         rest = &rest[end + 1..];
         let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap();
-        assert!(!tag.contains(" style=") && !tag.contains(" on"), "{what}: {tag}");
+        // Every second part between double quotes is the value of an attribute.
+        let names: String = tag.split('"').step_by(2).collect();
+        assert!(!names.contains(" style=") && !names.contains(" on"), "{what}: {tag}");
         if tag.starts_with('/') {
             assert_eq!(open.pop(), Some(name), "{what}: {tag}");
         } else if !VOID.contains(&name) {
@@ -48,15 +52,38 @@ fn small() -> ClusterView {
 /// All addresses of a cluster: those of the navigation, and one of each kind of object.
 fn addresses(view: &ClusterView) -> Vec<String> {
     let mut all: Vec<String> = VIEWS.iter().map(|(address, _)| (*address).to_owned()).collect();
-    all.extend(["/gpus?cells=small", "/gpus?group=model", "/gpus?group=topology-level", "/decisions?kind=evict"].map(str::to_owned));
+    all.extend(
+        [
+            "/gpus?cells=small",
+            "/gpus?group=model",
+            "/gpus?group=topology-level",
+            "/decisions?kind=evict",
+        ]
+        .map(str::to_owned),
+    );
     let encode = |text: &str| {
         let mut html = crate::html::Html::default();
         html.segment(text);
         html.into_string()
     };
-    all.extend(view.nodes.iter().flatten().map(|node| format!("/nodes/{}", encode(&node.name))));
-    all.extend(view.pods.iter().flatten().map(|pod| format!("/pods/{}/{}", encode(&pod.namespace), encode(&pod.name))));
-    all.extend(view.gangs.iter().flatten().map(|gang| format!("/gangs/{}/{}", encode(&gang.namespace), encode(&gang.pod_group))));
+    all.extend(
+        view.nodes
+            .iter()
+            .flatten()
+            .map(|node| format!("/nodes/{}", encode(&node.name))),
+    );
+    all.extend(
+        view.pods
+            .iter()
+            .flatten()
+            .map(|pod| format!("/pods/{}/{}", encode(&pod.namespace), encode(&pod.name))),
+    );
+    all.extend(
+        view.gangs
+            .iter()
+            .flatten()
+            .map(|gang| format!("/gangs/{}/{}", encode(&gang.namespace), encode(&gang.pod_group))),
+    );
     all
 }
 
@@ -78,7 +105,10 @@ fn every_view_is_well_formed() {
 fn without_a_view_the_page_says_so() {
     for (address, _) in VIEWS {
         let html = html(address, None);
-        assert!(html.contains("No view of the cluster") && html.contains("unknown"), "{html}");
+        assert!(
+            html.contains("No view of the cluster") && html.contains("unknown"),
+            "{html}"
+        );
     }
 }
 
@@ -93,7 +123,10 @@ fn what_is_not_known_is_shown_as_unknown() {
     });
     for (address, _) in VIEWS {
         let html = html(address, Some(&view));
-        assert!(html.contains("unknown") && html.contains("nodes is forbidden"), "{address}: {html}");
+        assert!(
+            html.contains("unknown") && html.contains("nodes is forbidden"),
+            "{address}: {html}"
+        );
         assert!(!html.contains(">0<"), "{address}: {html}");
     }
 }
@@ -102,11 +135,19 @@ fn what_is_not_known_is_shown_as_unknown() {
 fn unknown_amounts_of_queues_and_nodes_are_no_zeros() {
     let mut view = small();
     for queue in view.queues.iter_mut().flatten() {
-        (queue.gpus.used, queue.gpus.fair_share, queue.gpus.requested, queue.gpus.borrowed) = (None, None, None, None);
+        (
+            queue.gpus.used,
+            queue.gpus.fair_share,
+            queue.gpus.requested,
+            queue.gpus.borrowed,
+        ) = (None, None, None, None);
         (queue.over_quota, queue.gangs_waiting, queue.gangs_running) = (None, None, None);
     }
     let queues = html("/queues", Some(&view));
-    assert!(!queues.contains("<svg") && queues.matches(">unknown<").count() >= 8 * 4, "{queues}");
+    assert!(
+        !queues.contains("<svg") && queues.matches(">unknown<").count() >= 8 * 4,
+        "{queues}"
+    );
     for node in view.nodes.iter_mut().flatten() {
         node.gpus_unhealthy = None;
         node.cpu_milli.used = None;
@@ -117,8 +158,14 @@ fn unknown_amounts_of_queues_and_nodes_are_no_zeros() {
         node.slices.iter_mut().for_each(|slices| slices.used = None);
     }
     let overview = html("/", Some(&view));
-    assert!(overview.contains("<dt>allocated</dt><dd><span class=\"unknown\">"), "{overview}");
-    assert!(overview.contains("<dt>unhealthy</dt><dd><span class=\"unknown\">"), "{overview}");
+    assert!(
+        overview.contains("<dt>allocated</dt><dd><span class=\"unknown\">"),
+        "{overview}"
+    );
+    assert!(
+        overview.contains("<dt>unhealthy</dt><dd><span class=\"unknown\">"),
+        "{overview}"
+    );
     let map = html("/gpus?cells=small", Some(&view));
     assert!(map.contains("<b class=\"unk\"></b>") && map.contains("?/8"), "{map}");
     assert!(html("/nodes", Some(&view)).contains("GPU health unknown"));
@@ -157,14 +204,26 @@ fn gpus_are_drawn_as_what_they_are() {
     node.gpus = vec![
         gpu(GpuState::Idle, vec![]),
         gpu(GpuState::Whole, vec![user("whole", "Running")]),
-        gpu(GpuState::Shared, vec![user("part", "Running"), user("promised", "Pipelined"), user("ending", "Releasing")]),
+        gpu(
+            GpuState::Shared,
+            vec![
+                user("part", "Running"),
+                user("promised", "Pipelined"),
+                user("ending", "Releasing"),
+            ],
+        ),
         gpu(GpuState::Shared, vec![foreign, other]),
         gpu(GpuState::TimeSliced, vec![]),
         gpu(GpuState::Held, vec![]),
         gpu(GpuState::Unhealthy, vec![]),
         gpu(GpuState::Unknown, vec![]),
     ];
-    (node.gpu_memory_mib, node.unified_memory, node.gpus_unhealthy, node.ready) = (Some(80_000), true, Some(2), false);
+    (
+        node.gpu_memory_mib,
+        node.unified_memory,
+        node.gpus_unhealthy,
+        node.ready,
+    ) = (Some(80_000), true, Some(2), false);
     node.slices = vec![Slices {
         resource: "nvidia.com/mig-1g.5gb".to_owned(),
         kind: SlicesKind::Mig,
@@ -199,7 +258,20 @@ fn gpus_are_drawn_as_what_they_are() {
     }
     assert_eq!(map.matches("/pods/team/slices").count(), 2);
     let large = html("/gpus?group=none&cells=large", Some(&view));
-    for word in ["free", "whole", "shared", "time-sliced", "held", "failed", "unknown", "promised", "ending", "other scheduler", "other work", "2 × "] {
+    for word in [
+        "free",
+        "whole",
+        "shared",
+        "time-sliced",
+        "held",
+        "failed",
+        "unknown",
+        "promised",
+        "ending",
+        "other scheduler",
+        "other work",
+        "2 × ",
+    ] {
         assert!(large.contains(word), "{word} is not in {large}");
     }
 }
@@ -225,13 +297,24 @@ fn queues_show_who_lends() {
 #[test]
 fn an_evicted_pod_says_for_whom_and_why() {
     let view = small();
-    let decision = view.decisions.iter().flatten().find(|decision| decision.beneficiary.is_some()).unwrap();
+    let decision = view
+        .decisions
+        .iter()
+        .flatten()
+        .find(|decision| decision.beneficiary.is_some())
+        .unwrap();
     let beneficiary = decision.beneficiary.as_ref().unwrap();
     let log = html("/decisions?kind=evict", Some(&view));
     assert!(log.contains(&format!(">{}</a> of ", beneficiary.workload)), "{log}");
-    assert!(log.contains("Reclaim: its queue holds more than its fair share") && !log.contains(">bound<"), "{log}");
+    assert!(
+        log.contains("Reclaim: its queue holds more than its fair share") && !log.contains("class=\"tag ok\">bound"),
+        "{log}"
+    );
     let story = html(&format!("/pods/{}/{}", decision.namespace, decision.pod), Some(&view));
-    assert!(story.contains("<b>Evicted</b> from") && story.contains(&beneficiary.workload), "{story}");
+    assert!(
+        story.contains("<b>Evicted</b> from") && story.contains(&beneficiary.workload),
+        "{story}"
+    );
     let none = html("/decisions?queue=no-such-queue", Some(&view));
     assert!(none.contains("No decisions."), "{none}");
 }
@@ -266,7 +349,10 @@ fn steps_of_the_story_are_buttons() {
     };
     let blocks = render(&Route::Overview, input);
     let html = blocks.html.as_str();
-    assert!(html.contains("action=\"/story/0\"><button class=\"done\">First &lt;step&gt;</button>"), "{html}");
+    assert!(
+        html.contains("action=\"/story/0\"><button disabled>First &lt;step&gt;</button>"),
+        "{html}"
+    );
     assert!(html.contains("action=\"/story/1\"><button>Second</button>"), "{html}");
 }
 
@@ -277,16 +363,34 @@ fn hostile_names_are_only_text() {
     let mut view = small();
     let hostile = |text: &mut String| text.insert_str(0, evil);
     for pod in view.pods.iter_mut().flatten() {
-        [&mut pod.namespace, &mut pod.name, &mut pod.status].into_iter().for_each(hostile);
-        pod.node.iter_mut().chain(&mut pod.pod_group).chain(&mut pod.reason).chain(&mut pod.since).for_each(hostile);
+        [&mut pod.namespace, &mut pod.name, &mut pod.status]
+            .into_iter()
+            .for_each(hostile);
+        pod.node
+            .iter_mut()
+            .chain(&mut pod.pod_group)
+            .chain(&mut pod.reason)
+            .chain(&mut pod.since)
+            .for_each(hostile);
         pod.gpu_groups.iter_mut().for_each(hostile);
     }
     for gang in view.gangs.iter_mut().flatten() {
-        let Some(reason) = gang.reason.as_mut().or(gang.waiting_since.as_mut()) else { continue };
+        let Some(reason) = gang.reason.as_mut().or(gang.waiting_since.as_mut()) else {
+            continue;
+        };
         hostile(reason);
     }
     for gang in view.gangs.iter_mut().flatten() {
-        [&mut gang.namespace, &mut gang.pod_group, &mut gang.workload_kind, &mut gang.workload_name, &mut gang.queue, &mut gang.created].into_iter().for_each(hostile);
+        [
+            &mut gang.namespace,
+            &mut gang.pod_group,
+            &mut gang.workload_kind,
+            &mut gang.workload_name,
+            &mut gang.queue,
+            &mut gang.created,
+        ]
+        .into_iter()
+        .for_each(hostile);
     }
     for queue in view.queues.iter_mut().flatten() {
         [&mut queue.name, &mut queue.display_name].into_iter().for_each(hostile);
@@ -295,34 +399,75 @@ fn hostile_names_are_only_text() {
     }
     for node in view.nodes.iter_mut().flatten() {
         hostile(&mut node.name);
-        let texts = node.gpu_model.iter_mut().chain(&mut node.driver).chain(&mut node.pool).chain(&mut node.mig_strategy);
+        let texts = node
+            .gpu_model
+            .iter_mut()
+            .chain(&mut node.driver)
+            .chain(&mut node.pool)
+            .chain(&mut node.mig_strategy);
         texts.for_each(hostile);
-        node.labels = node.labels.iter().map(|(key, value)| (format!("{evil}{key}"), format!("{evil}{value}"))).collect();
+        node.labels = node
+            .labels
+            .iter()
+            .map(|(key, value)| (format!("{evil}{key}"), format!("{evil}{value}")))
+            .collect();
         for domain in &mut node.topology {
-            [&mut domain.topology, &mut domain.level, &mut domain.value].into_iter().for_each(hostile);
+            [&mut domain.topology, &mut domain.level, &mut domain.value]
+                .into_iter()
+                .for_each(hostile);
         }
         for condition in &mut node.conditions {
-            [&mut condition.kind, &mut condition.status].into_iter().for_each(hostile);
-            condition.reason.iter_mut().chain(&mut condition.message).for_each(hostile);
+            [&mut condition.kind, &mut condition.status]
+                .into_iter()
+                .for_each(hostile);
+            condition
+                .reason
+                .iter_mut()
+                .chain(&mut condition.message)
+                .for_each(hostile);
         }
         let on_gpus = node.gpus.iter_mut().flat_map(|gpu| &mut gpu.pods);
         for user in on_gpus.chain(node.slices.iter_mut().flat_map(|slices| &mut slices.pods)) {
             [&mut user.namespace, &mut user.name].into_iter().for_each(hostile);
         }
-        node.gpus.iter_mut().filter_map(|gpu| gpu.uuid.as_mut()).for_each(hostile);
+        node.gpus
+            .iter_mut()
+            .filter_map(|gpu| gpu.uuid.as_mut())
+            .for_each(hostile);
         node.slices.iter_mut().for_each(|slices| hostile(&mut slices.resource));
     }
     for decision in view.decisions.iter_mut().flatten() {
-        [&mut decision.namespace, &mut decision.pod, &mut decision.workload, &mut decision.time].into_iter().for_each(hostile);
-        let texts = decision.pod_group.iter_mut().chain(&mut decision.queue).chain(&mut decision.node).chain(&mut decision.reason);
+        [
+            &mut decision.namespace,
+            &mut decision.pod,
+            &mut decision.workload,
+            &mut decision.time,
+        ]
+        .into_iter()
+        .for_each(hostile);
+        let texts = decision
+            .pod_group
+            .iter_mut()
+            .chain(&mut decision.queue)
+            .chain(&mut decision.node)
+            .chain(&mut decision.reason);
         texts.chain(&mut decision.action).for_each(hostile);
         if let Some(beneficiary) = &mut decision.beneficiary {
-            [&mut beneficiary.namespace, &mut beneficiary.pod_group, &mut beneficiary.workload].into_iter().for_each(hostile);
+            [
+                &mut beneficiary.namespace,
+                &mut beneficiary.pod_group,
+                &mut beneficiary.workload,
+            ]
+            .into_iter()
+            .for_each(hostile);
         }
     }
     for address in addresses(&view) {
         let html = html(&address, Some(&view));
-        assert!(!html.contains("<script") && !html.contains("<img") && !html.contains("onerror='"), "{address}");
+        assert!(
+            !html.contains("<script") && !html.contains("<img") && !html.contains("onerror='"),
+            "{address}"
+        );
         assert!(!html.contains('\0'), "{address}");
     }
     assert!(html("/waiting", Some(&view)).contains("&lt;script&gt;"));
@@ -354,7 +499,10 @@ fn a_restricted_view_names_no_other_work() {
         for name in foreign.iter().filter(|name| !address.contains(name.as_str())) {
             assert!(!html.contains(name.as_str()), "{name} is in {address}");
         }
-        assert!(html.contains("without names") && html.contains("<b>team-vision</b>"), "{address}");
+        assert!(
+            html.contains("without names") && html.contains("<b>team-vision</b>"),
+            "{address}"
+        );
         assert!(!html.contains("/remedies/"), "{address}");
     }
 }

@@ -33,11 +33,15 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, queue: Option<&str>
     });
     if gangs.is_empty() && facts.view.gangs.is_some() {
         blocks.row("nothing", |html, id| {
-            html.raw("<tr id=\"").text(id).raw("\"><td colspan=\"6\" class=\"quiet\">Nothing waits.</td></tr>");
+            html.raw("<tr id=\"")
+                .text(id)
+                .raw("\"><td colspan=\"6\" class=\"quiet\">Nothing waits.</td></tr>");
         });
     }
     for gang in gangs.iter().take(ROWS_MAX) {
-        blocks.row(&format!("gang:{}/{}", gang.namespace, gang.pod_group), |html, id| row(html, id, facts, gang));
+        blocks.row(&format!("gang:{}/{}", gang.namespace, gang.pod_group), |html, id| {
+            row(html, id, facts, gang)
+        });
     }
     if gangs.len() > ROWS_MAX {
         blocks.row("rest", |html, id| rest_row(html, id, gangs.len() - ROWS_MAX));
@@ -79,8 +83,16 @@ pub(super) fn reason(html: &mut Html, gang: &Gang) {
 
 /// A link to what would help. The search for it costs time, so the page asks for it on demand only.
 pub(super) fn help_link(html: &mut Html, facts: &Facts<'_>, gang: &Gang) {
-    let pod = if facts.view.hidden.is_some() { None } else { facts.waiting_pod(gang) };
+    let pod = if facts.view.hidden.is_some() {
+        None
+    } else {
+        facts.waiting_pod(gang)
+    };
     if let Some(pod) = pod {
-        html.raw(" <a class=\"help\" href=\"/remedies/").segment(pod.0).raw("/").segment(pod.1).raw("\">What would help</a>");
+        html.raw(" <a class=\"help\" href=\"/remedies/")
+            .segment(pod.0)
+            .raw("/")
+            .segment(pod.1)
+            .raw("\">What would help</a>");
     }
 }

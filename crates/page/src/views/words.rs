@@ -7,40 +7,69 @@ use crate::html::Html;
 
 /// The beginning of a section with a title.
 pub(crate) fn panel(html: &mut Html, id: &str, title: &'static str) {
-    html.raw("<section class=\"panel\" id=\"").text(id).raw("\"><h2>").raw(title).raw("</h2>");
+    html.raw("<section class=\"panel\" id=\"")
+        .text(id)
+        .raw("\"><h2>")
+        .raw(title)
+        .raw("</h2>");
 }
 
 /// The head of a view: its title, and a line of numbers by `write`.
 pub(crate) fn head(html: &mut Html, id: &str, title: &str, write: impl FnOnce(&mut Html)) {
-    html.raw("<header class=\"head\" id=\"").text(id).raw("\"><h1>").text(title).raw("</h1><p>");
+    html.raw("<header class=\"head\" id=\"")
+        .text(id)
+        .raw("\"><h1>")
+        .text(title)
+        .raw("</h1><p>");
     write(html);
     html.raw("</p></header>");
 }
 
 pub(crate) fn pod_link(html: &mut Html, namespace: &str, name: &str) {
-    html.raw("<a href=\"/pods/").segment(namespace).raw("/").segment(name).raw("\">");
+    html.raw("<a href=\"/pods/")
+        .segment(namespace)
+        .raw("/")
+        .segment(name)
+        .raw("\">");
     html.text(namespace).raw("/").text(name).raw("</a>");
 }
 
 /// The name of a workload, with its namespace, as a link to its gang.
 pub(crate) fn workload_link(html: &mut Html, gang: &Gang) {
     gang_href(html, &gang.namespace, &gang.pod_group);
-    html.raw("<span class=\"kind\">").text(&gang.workload_kind).raw("</span> ").text(&gang.workload_name).raw("</a>");
+    html.raw("<span class=\"kind\">")
+        .text(&gang.workload_kind)
+        .raw("</span> ")
+        .text(&gang.workload_name)
+        .raw("</a>");
 }
 
 /// The start tag of a link to a gang.
 pub(crate) fn gang_href(html: &mut Html, namespace: &str, pod_group: &str) {
-    html.raw("<a href=\"/gangs/").segment(namespace).raw("/").segment(pod_group).raw("\">");
+    html.raw("<a href=\"/gangs/")
+        .segment(namespace)
+        .raw("/")
+        .segment(pod_group)
+        .raw("\">");
 }
 
 pub(crate) fn node_link(html: &mut Html, node: &str) {
-    html.raw("<a href=\"/nodes/").segment(node).raw("\">").text(node).raw("</a>");
+    html.raw("<a href=\"/nodes/")
+        .segment(node)
+        .raw("\">")
+        .text(node)
+        .raw("</a>");
 }
 
 /// The name of a queue with its colour, as a link to the queues.
 pub(crate) fn queue_link(html: &mut Html, facts: &Facts<'_>, queue: &str) {
-    html.raw("<a class=\"queue\" href=\"/queues#queue:").segment(queue).raw("\"><i class=\"sw ");
-    html.raw(facts.palette.class(queue)).raw("\"></i>").text(queue).raw("</a>");
+    html.raw("<a class=\"queue\" href=\"/queues#queue:")
+        .segment(queue)
+        .raw("\"><i class=\"sw ");
+    html.raw(facts.palette.class(queue))
+        .raw("\"></i>")
+        .text(queue)
+        .raw("</a>");
 }
 
 /// Who has a part of a GPU, with a link where there is a page about it; the name first, the namespace behind it.
@@ -48,7 +77,13 @@ pub(crate) fn user_link(html: &mut Html, user: &GpuUser) {
     if is_other_work(user) || user.foreign {
         html.raw("<span>").text(&user.name).raw("</span>");
     } else {
-        html.raw("<a href=\"/pods/").segment(&user.namespace).raw("/").segment(&user.name).raw("\">").text(&user.name).raw("</a>");
+        html.raw("<a href=\"/pods/")
+            .segment(&user.namespace)
+            .raw("/")
+            .segment(&user.name)
+            .raw("\">")
+            .text(&user.name)
+            .raw("</a>");
     }
 }
 
@@ -113,11 +148,16 @@ pub(crate) fn decision_cause(html: &mut Html, facts: &Facts<'_>, decision: &Deci
         }
     }
     if let Some(reason) = &decision.reason {
-        html.raw(if decision.beneficiary.is_some() { ": " } else { "" }).text(reason);
+        html.raw(if decision.beneficiary.is_some() { ": " } else { "" })
+            .text(reason);
     }
     let fair = match (decision.kind, decision.action.as_deref()) {
-        (DecisionKind::Evict, Some("reclaim")) => "Reclaim: its queue holds more than its fair share, the other one less.",
-        (DecisionKind::Evict, Some("preempt")) => "Preemption: the other workload of the same queue has a higher priority.",
+        (DecisionKind::Evict, Some("reclaim")) => {
+            "Reclaim: its queue holds more than its fair share, the other one less."
+        }
+        (DecisionKind::Evict, Some("preempt")) => {
+            "Preemption: the other workload of the same queue has a higher priority."
+        }
         (DecisionKind::Evict, Some("consolidation")) => "Consolidation: it is moved, so that free GPUs come together.",
         (DecisionKind::Evict, Some("stalegangeviction")) => "Its gang ran below its minimum for too long.",
         (DecisionKind::Evict | DecisionKind::Bind | DecisionKind::Promise, _) => "",
@@ -141,7 +181,11 @@ pub(crate) fn progress(html: &mut Html, gang: &Gang) {
         .part(i64::from(gang.releasing), "leave")
         .mark((i64::from(gang.min) < max).then_some(i64::from(gang.min)), "line")
         .end();
-    html.raw(" <span class=\"num\">").show(gang.running + gang.starting).raw("/").show(max).raw("</span>");
+    html.raw(" <span class=\"num\">")
+        .show(gang.running + gang.starting)
+        .raw("/")
+        .show(max)
+        .raw("</span>");
     if i64::from(gang.min) < max && gang.min > 1 {
         html.raw(" <small>min ").show(gang.min).raw("</small>");
     }
@@ -154,6 +198,9 @@ pub(crate) fn counted(html: &mut Html, count: usize, one: &'static str, many: &'
 
 /// A row that says that a table ends before its data does.
 pub(crate) fn rest_row(html: &mut Html, id: &str, rest: usize) {
-    html.raw("<tr class=\"rest\" id=\"").text(id).raw("\"><td colspan=\"9\">… and ").show(rest);
+    html.raw("<tr class=\"rest\" id=\"")
+        .text(id)
+        .raw("\"><td colspan=\"9\">… and ")
+        .show(rest);
     html.raw(" more. Filter by queue, or read <a href=\"/view.json\">view.json</a>.</td></tr>");
 }
