@@ -278,11 +278,21 @@ impl ClusterMirror {
     /// The text of the engine's reason, with the names of workloads and the node that the pod avoids, which only the mirror knows.
     /// Conditions, events, debug endpoints and views all show this text.
     pub fn reason_text(&self, view: &PodView<'_>, reason: &Reason) -> String {
+        self.with_avoided_node(view.uid, self.shared_reason_text(reason))
+    }
+
+    /// The part of [`ClusterMirror::reason_text`] that is the same for all pods with this reason. It looks up the names of many gangs: who
+    /// needs the texts of many pods makes it once.
+    pub fn shared_reason_text(&self, reason: &Reason) -> String {
         let name = |gang: &GangKey| self.workload(gang);
-        let reason = reason.with_names(&name);
-        match self.avoided_node(view.uid) {
+        reason.with_names(&name).to_string()
+    }
+
+    /// Adds the node that the pod avoids to the text of its reason.
+    pub fn with_avoided_node(&self, uid: &str, reason: String) -> String {
+        match self.avoided_node(uid) {
             Some(avoided) => format!("{reason}; {avoided}"),
-            None => reason.to_string(),
+            None => reason,
         }
     }
 

@@ -1,8 +1,11 @@
 //! Pods.
 
+use std::collections::VecDeque;
+
 use kai_api::{ObjectKey, PodCondition};
 use kai_engine::Cluster;
 use kai_engine::model::Millis;
+use kai_engine::reasons::Reason;
 use kai_engine::report::{PodGpus as EngineGpus, PodView, Status};
 use kai_mirror::ClusterMirror;
 use serde::{Deserialize, Serialize};
@@ -111,9 +114,10 @@ pub(crate) fn pods(engine: &Cluster, mirror: &ClusterMirror, knowledge: &Knowled
         .into_iter()
         .filter_map(|gang| Some((gang.gang, gang.last_start?)))
         .collect();
+    let mut texts = ReasonTexts::default();
     let views = engine.pods().into_iter().map(|view| {
         let start = view.gang.and_then(|gang| starts.get(gang)).copied();
-        let (reason, reason_source) = reason(&view, mirror, knowledge);
+        let (reason, reason_source) = reason(&view, mirror, knowledge, &mut texts);
         Pod {
             namespace: view.namespace.to_owned(),
             name: view.name.to_owned(),
@@ -141,12 +145,39 @@ fn since(view: &PodView<'_>, start: Option<Millis>) -> Option<Millis> {
     }
 }
 
-fn reason(view: &PodView<'_>, mirror: &ClusterMirror, knowledge: &Knowledge) -> (Option<String>, Option<ReasonSource>) {
+/// The texts of the last different reasons. Thousands of pods wait for the same reason, whose text has the names of many gangs.
+#[derive(Default)]
+struct ReasonTexts {
+    recent: VecDeque<(Reason, String)>,
+}
+
+/// Different reasons at a time: pods are in the order of names, and those of a gang or of a kind of workload have few.
+const RECENT_REASONS_MAX: usize = 16;
+
+impl ReasonTexts {
+    fn text(&mut self, reason: &Reason, mirror: &ClusterMirror) -> String {
+        if let Some((_, text)) = self.recent.iter().find(|(recent, _)| recent == reason) {
+            return text.clone();
+        }
+        let text = mirror.shared_reason_text(reason);
+        self.recent.truncate(RECENT_REASONS_MAX - 1);
+        self.recent.push_front((reason.clone(), text.clone()));
+        text
+    }
+}
+
+fn reason(
+    view: &PodView<'_>,
+    mirror: &ClusterMirror,
+    knowledge: &Knowledge,
+    texts: &mut ReasonTexts,
+) -> (Option<String>, Option<ReasonSource>) {
     let Some(reason) = &view.reason else {
         return (None, None);
     };
     if knowledge.is_complete() {
-        return (Some(mirror.reason_text(view, reason)), Some(ReasonSource::Engine));
+        let text = mirror.with_avoided_node(view.uid, texts.text(reason, mirror));
+        return (Some(text), Some(ReasonSource::Engine));
     }
     let pod = mirror.pod(&ObjectKey::new(view.namespace, view.name));
     let condition = pod.and_then(|pod| pod.condition(PodCondition::SCHEDULED));
