@@ -323,7 +323,9 @@ mod tests {
 
     /// What a browser has: (section id, shell, rows), by the same rules as the module of the page.
     #[derive(Clone, Debug, PartialEq)]
-    struct Screen(Vec<(String, String, Vec<(String, String)>)>);
+    struct Screen(Vec<ShownSection>);
+
+    type ShownSection = (String, String, Vec<(String, String)>);
 
     impl Screen {
         fn of(blocks: &Blocks) -> Screen {
@@ -342,7 +344,7 @@ mod tests {
             Screen(sections.collect())
         }
 
-        fn section_of(target: &Screen, html: &str, blocks: &Blocks) -> (String, String, Vec<(String, String)>) {
+        fn section_of(target: &Screen, html: &str, blocks: &Blocks) -> ShownSection {
             let at = blocks
                 .sections
                 .iter()

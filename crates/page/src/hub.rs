@@ -170,12 +170,15 @@ impl Drop for Reader {
     }
 }
 
+/// Namespaces, and the cluster for those who may see no others.
+type Restricted = (Arc<BTreeSet<String>>, Arc<ClusterView>);
+
 /// The cluster at one time, and what was rendered from it.
 pub(crate) struct Snapshot {
     pub(crate) generation: u64,
     pub(crate) view: Option<Arc<ClusterView>>,
     pub(crate) steps: Vec<StoryStep>,
-    restricted: Mutex<Vec<(Arc<BTreeSet<String>>, Arc<ClusterView>)>>,
+    restricted: Mutex<Vec<Restricted>>,
     /// Held while rendering, so that readers of the same view wait for one rendering.
     renderings: Mutex<Vec<(Scope, Route, Arc<Rendering>)>>,
 }

@@ -14,7 +14,7 @@ use crate::facts::{Facts, is_other_work};
 use crate::html::Html;
 use crate::route::{Cells, Grouping};
 
-/// Cells are large by default up to this many GPUs and slices.
+/// Cells are large by default up to this many GPUs.
 const LARGE_MAX: usize = 72;
 /// Slices of one resource that a node draws one by one.
 const SLICES_MAX: i64 = 64;
@@ -22,15 +22,10 @@ const SLICES_MAX: i64 = 64;
 pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, group: &Grouping, cells: Cells) {
     let nodes = facts.nodes();
     let gpus: usize = nodes.iter().map(|node| node.gpus.len()).sum();
-    let slices: i64 = nodes
-        .iter()
-        .flat_map(|node| &node.slices)
-        .map(|slices| slices.allocatable)
-        .sum();
     let large = match cells {
         Cells::Large => true,
         Cells::Small => false,
-        Cells::Default => gpus + usize::try_from(slices).unwrap_or(0) <= LARGE_MAX,
+        Cells::Default => gpus <= LARGE_MAX,
     };
     let key = GroupKey::of(group, nodes);
     blocks.section("head", |html, id| {

@@ -57,11 +57,10 @@ fn row(html: &mut Html, id: &str, node: &Node) {
     html.raw("</td><td>");
     let total = node.gpus.len() as i64 * MILLIONTHS;
     for slices in node.slices.iter().filter(|slices| slices.kind == SlicesKind::Mig) {
-        match slices.used {
-            Some(used) => Bar::begin(html, "bar small", slices.allocatable, "slices held")
+        if let Some(used) = slices.used {
+            Bar::begin(html, "bar small", slices.allocatable, "slices held")
                 .part(used, "run")
-                .end(),
-            None => {}
+                .end();
         }
         html.raw(" <span class=\"num\">")
             .or_unknown(slices.used)
