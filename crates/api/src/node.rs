@@ -129,6 +129,11 @@ impl Node {
         self.status.allocatable.as_ref().or(self.status.capacity.as_ref())
     }
 
+    /// Whether the kubelet has reported the capacity.
+    pub fn reports_capacity(&self) -> bool {
+        self.status.capacity.is_some()
+    }
+
     /// The capacity of a resource in whole units, with unhealthy devices; `None` if missing or invalid.
     pub fn capacity(&self, resource: &str) -> Option<i64> {
         let text = self.status.capacity.as_ref()?.get(resource)?;

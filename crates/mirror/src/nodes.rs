@@ -19,6 +19,13 @@ pub(super) struct NodeEntry {
     conditions: Arc<[NodeCondition]>,
 }
 
+/// A node without the resource in its capacity has no GPUs, so that none is unhealthy.
+fn failed_gpus(node: &Node, allocatable: i64) -> Option<i64> {
+    let capacity = node.capacity(keys::RESOURCE_GPU).unwrap_or(0);
+    node.reports_capacity()
+        .then(|| capacity.saturating_sub(allocatable).max(0))
+}
+
 impl ClusterMirror {
     /// The node was added or changed.
     pub fn apply_node(&mut self, node: &Node) {
@@ -38,9 +45,7 @@ impl ClusterMirror {
                 let entry = NodeEntry {
                     uid: uid.into(),
                     gpus: read.value.gpus,
-                    failed_gpus: node
-                        .capacity(keys::RESOURCE_GPU)
-                        .map(|all| all.saturating_sub(read.value.gpus).max(0)),
+                    failed_gpus: failed_gpus(node, read.value.gpus),
                     conditions: Arc::clone(node.conditions()),
                 };
                 self.nodes.insert(name.into(), entry);
