@@ -177,9 +177,15 @@ function dim(root) {
     const byName = !isNode || !words.length || matches(row.firstElementChild.textContent.toLowerCase());
     const found = byName ? [] : cells.map((cell) => matches(cellText(cell, queues)));
     cells.forEach((cell, at) => cell.classList.toggle("dim", !byName && found.includes(true) && !found[at]));
-    const match = isNode && words.length ? byName || found.includes(true) || matches(textOf(row)) : !words.length || matches(textOf(row));
+    // Words of different cells of a node are no match: they are about different pods.
+    const match = byName && isNode ? true : isNode ? found.includes(true) || matches(badges(row)) : !words.length || matches(textOf(row));
     row.classList.toggle("dim", !match);
   }
+}
+
+// What a node says of itself: not ready, cordoned, unified memory.
+function badges(row) {
+  return [...row.querySelectorAll("em")].map((badge) => badge.textContent.toLowerCase()).join(" ");
 }
 
 function cellText(cell, queues) {

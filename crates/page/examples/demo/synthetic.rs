@@ -197,12 +197,15 @@ impl Simulation {
         if self.gangs.len() < self.gangs_wanted {
             self.submit();
         }
-        let many = self.gangs.len() as u64;
-        if many > 4 && self.random.below(3) == 0 {
-            let at = self.random.below(many) as usize;
-            if self.gangs[at].pods.iter().all(|pod| pod.place.is_some()) {
-                let gang = self.gangs.remove(at);
-                gang.pods.iter().for_each(|pod| self.free(pod));
+        // A large cluster changes in several places at a time.
+        for _ in 0..1 + self.gangs.len() / 500 {
+            let many = self.gangs.len() as u64;
+            if many > 4 && self.random.below(3) == 0 {
+                let at = self.random.below(many) as usize;
+                if self.gangs[at].pods.iter().all(|pod| pod.place.is_some()) {
+                    let gang = self.gangs.remove(at);
+                    gang.pods.iter().for_each(|pod| self.free(pod));
+                }
             }
         }
         if self.random.below(7) == 0 {
@@ -302,12 +305,19 @@ impl Simulation {
     }
 
     fn place_all(&mut self) {
+        // What did not fit once does not fit later in the same round.
+        let mut too_large: Vec<Ask> = Vec::new();
         for at in 0..self.gangs.len() {
             for pod in 0..self.gangs[at].pods.len() {
                 if self.gangs[at].pods[pod].place.is_some() {
                     continue;
                 }
-                let Some((node, gpus)) = self.find(self.gangs[at].pods[pod].ask) else {
+                let ask = self.gangs[at].pods[pod].ask;
+                if too_large.contains(&ask) {
+                    continue;
+                }
+                let Some((node, gpus)) = self.find(ask) else {
+                    too_large.push(ask);
                     continue;
                 };
                 let part = match self.gangs[at].pods[pod].ask {
