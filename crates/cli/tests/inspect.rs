@@ -3,7 +3,9 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use kai_cluster::{Client, ClientConfig, Target};
@@ -29,7 +31,13 @@ fn run(kubeconfig: &Path, arguments: &[&str]) -> String {
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
     let lines = text.lines().map(|line| {
-        let words = line.split(' ').map(|word| match word.strip_suffix('s') {
+        let words = line
+            .split(' ')
+            .map(|word| match word.len() == 8 && word.matches(':').count() == 2 {
+                true => "12:34:56",
+                false => word,
+            });
+        let words = words.map(|word| match word.strip_suffix('s') {
             Some(seconds) if !seconds.is_empty() && seconds.bytes().all(|byte| byte.is_ascii_digit()) => {
                 format!("{:>width$}", "1s", width = word.len())
             }
@@ -132,11 +140,63 @@ async fn the_commands_show_a_cluster_and_say_what_the_scheduler_says() {
     assert_eq!(yaml["version"], "v1");
     assert_eq!(yaml["nodes"][1]["gpus"][0]["state"], "shared");
 
+    // Decisions, from the Events that the scheduler wrote; they come after the pods run.
+    let decisions = || {
+        let output = command(".", &["decisions", "-o", "json", "--kubeconfig"])
+            .arg(&kubeconfig)
+            .output()
+            .unwrap();
+        let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+        value["decisions"].as_array().unwrap().clone()
+    };
+    while decisions().len() < 3 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let told = decisions();
+    let told: Vec<(&str, &str)> = told
+        .iter()
+        .map(|decision| {
+            (
+                decision["kind"].as_str().unwrap(),
+                decision["workload"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [("bind", "Pod notebook"), ("bind", "Pod llm"), ("bind", "Pod train")]
+    );
+    insta::assert_snapshot!("decisions", show(&["decisions"]));
+    assert!(show(&["decisions", "-n", "other"]).ends_with("no decisions in the last hour\n"));
+    follow_decisions(&kubeconfig, &client).await;
+
     // The snapshot is what `/get-snapshot` answers.
     let zip = directory.path().join("snapshot.zip");
     let text = show(&["snapshot", zip.to_str().unwrap()]);
     assert!(text.contains("look at it before you pass it on"), "{text}");
     assert!(std::fs::read(&zip).unwrap().starts_with(b"PK"));
+}
+
+/// `kai decisions -w` tells what was decided, and then what is decided.
+async fn follow_decisions(kubeconfig: &Path, client: &Client) {
+    let mut following = command(".", &["decisions", "--watch", "--kubeconfig"])
+        .arg(kubeconfig)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(following.stdout.take().unwrap())
+        .lines()
+        .map(Result::unwrap);
+    let past: Vec<String> = lines.by_ref().take(3).collect();
+    assert!(past[0].contains("default/train to h100-"), "{past:?}");
+    create(client, pod("second", json!({ "gpu-fraction": "0.5" }), 0)).await;
+    let next = lines.next().unwrap();
+    assert!(
+        next.contains("bind") && next.contains("default/second to h100-1"),
+        "{next}"
+    );
+    following.kill().unwrap();
+    following.wait().unwrap();
 }
 
 #[test]
@@ -200,6 +260,7 @@ fn the_documentation_shows_real_output() {
         "explain_pod",
         "explain_queue",
         "explain_node",
+        "decisions",
     ] {
         let text = std::fs::read_to_string(snapshots.join(format!("inspect__{name}.snap"))).unwrap();
         let output = text.splitn(3, "---\n").nth(2).unwrap().trim_end();

@@ -19,7 +19,8 @@ fn readme_lines() -> Vec<&'static str> {
     story
         .lines()
         .map(str::trim_end)
-        .filter(|line| !line.is_empty())
+        // The page is not served by --once.
+        .filter(|line| !line.is_empty() && !line.starts_with("The page of the cluster:"))
         .collect()
 }
 
