@@ -26,8 +26,11 @@ use crate::html::Html;
 use crate::route::Route;
 use crate::source::StoryStep;
 
-/// Rows of a table that a view shows at most. More rows help nobody, and make a page of megabytes.
-pub(crate) const ROWS_MAX: usize = 2_000;
+/// Workloads, pods and decisions that a table shows at most. More rows help nobody, and when one workload starts, the positions of all behind it
+/// change: a browser replaces this many rows within a tenth of a second.
+pub(crate) const ROWS_MAX: usize = 500;
+/// Nodes that a table shows at most.
+pub(crate) const NODES_MAX: usize = 2_000;
 
 /// What a view is rendered from.
 #[derive(Clone, Copy)]

@@ -2,7 +2,7 @@
 
 use kai_view::{GpuAmount, GpuState, Node, NodeCondition, SlicesKind};
 
-use super::ROWS_MAX;
+use super::NODES_MAX;
 use super::words::{counted, head, rest_row, short_resource};
 use crate::bar::Bar;
 use crate::blocks::Blocks;
@@ -34,11 +34,11 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>) {
         html.raw("<thead><tr><th>node</th><th>health</th><th>GPU model</th><th>GPUs held</th><th class=\"num\">CPU held</th><th class=\"num\">memory held</th>");
         html.raw("<th>driver</th><th>pool</th><th>findings</th></tr></thead><tbody id=\"").text(rows).raw("\">");
     });
-    for node in nodes.iter().take(ROWS_MAX) {
+    for node in nodes.iter().take(NODES_MAX) {
         blocks.row(&format!("node:{}", node.name), |html, id| row(html, id, node));
     }
-    if nodes.len() > ROWS_MAX {
-        blocks.row("rest", |html, id| rest_row(html, id, nodes.len() - ROWS_MAX));
+    if nodes.len() > NODES_MAX {
+        blocks.row("rest", |html, id| rest_row(html, id, nodes.len() - NODES_MAX));
     }
     blocks.close("</tbody></table></section>");
 }
