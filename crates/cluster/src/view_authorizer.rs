@@ -223,13 +223,14 @@ mod tests {
                 (&attributes["verb"], &attributes["resource"]),
                 (&json!("list"), &json!("pods"))
             );
-            let allowed = match (
+            let asked = (
                 spec["user"].as_str().unwrap(),
                 attributes["namespace"].as_str().unwrap(),
-            ) {
-                ("admin", _) | ("ann", "red") | ("system:serviceaccount:blue:bot", "blue") => true,
-                _ => false,
-            };
+            );
+            let allowed = matches!(
+                asked,
+                ("admin", _) | ("ann", "red") | ("system:serviceaccount:blue:bot", "blue")
+            );
             async move { Json(json!({ "status": { "allowed": allowed } })) }
         };
         let router = axum::Router::new()

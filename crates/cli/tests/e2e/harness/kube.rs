@@ -279,6 +279,7 @@ impl Kube {
             controllers,
             admission: _,
             debug_address,
+            page,
         } = settings;
         let one = RoleSettings::default;
         let alone = [
@@ -288,6 +289,7 @@ impl Kube {
                 RoleSettings {
                     scheduler,
                     debug_address,
+                    page,
                     ..one()
                 },
             ),
