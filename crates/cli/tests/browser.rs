@@ -52,8 +52,9 @@ fn what_kubectl_applies_is_on_the_page() {
     browser.open(&at("/waiting"));
     browser.until_text("llm-");
     browser.screenshot("playground-waiting");
-    browser.size(1_280, 760);
-    browser.open(&at("/gpus"));
+    // The picture in the README.
+    browser.size(1_280, 900);
+    browser.open(&at("/gpus?group=none"));
     browser.until(live);
     browser.until_text("thor");
     let picture = browser.screenshot("playground-gpus");
@@ -63,7 +64,12 @@ fn what_kubectl_applies_is_on_the_page() {
 
     // A pod goes and another one comes: the open page shows both.
     browser.until("document.querySelector('a[href=\"/pods/default/notebook-0\"]')");
-    if kubectl(&kubeconfig, &["delete", "pod", "notebook-0", "notebook-1", "--wait=false"]).is_none() {
+    if kubectl(
+        &kubeconfig,
+        &["delete", "pod", "notebook-0", "notebook-1", "--wait=false"],
+    )
+    .is_none()
+    {
         println!("skipped: kubectl is missing");
         return;
     }
