@@ -28,7 +28,7 @@ use crate::source::StoryStep;
 
 /// Workloads, pods and decisions that a table shows at most. More rows help nobody, and when one workload starts, the positions of all behind it
 /// change: a browser replaces this many rows within a tenth of a second.
-pub(crate) const ROWS_MAX: usize = 500;
+pub(crate) const ROWS_MAX: usize = 300;
 /// Nodes that a table shows at most.
 pub(crate) const NODES_MAX: usize = 2_000;
 
