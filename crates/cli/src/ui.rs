@@ -43,9 +43,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             story: None,
             cluster_name: cluster_name.clone(),
         };
-        let served = page
-            .serve(&format!("127.0.0.1:{}", arguments.port))
-            .map_err(|error| anyhow::anyhow!("{error}; `kai ui` takes it from --port"))?;
+        let served = page.serve(&format!("127.0.0.1:{}", arguments.port), "--port")?;
         let address = served.address().map(|address| address.to_string()).unwrap_or_default();
         crate::print(&format!(
             "The page of {cluster_name} is at http://{address}/\nCtrl-C ends it.\n"

@@ -208,7 +208,7 @@ mod tests {
         // As if all requests came from another machine.
         let remote = ConnectInfo(SocketAddr::from(([10, 0, 0, 7], 1)));
         let router = page.router().layer(axum::Extension(remote));
-        let served = crate::roles::serve_page("127.0.0.1:0", router).unwrap();
+        let served = crate::roles::serve_page("127.0.0.1:0", router, "--ui-address").unwrap();
         let address = served.address().unwrap();
         let check = move || {
             assert_eq!(get(address, "/view.json", None).0, 401);

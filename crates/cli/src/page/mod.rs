@@ -23,9 +23,9 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Serves the page on a thread of its own, until the result is dropped.
-    pub(crate) fn serve(self, address: &str) -> anyhow::Result<Served> {
-        serve_page(address, self.router())
+    /// Serves the page on a thread of its own, until the result is dropped. `flag` sets the address.
+    pub(crate) fn serve(self, address: &str, flag: &'static str) -> anyhow::Result<Served> {
+        serve_page(address, self.router(), flag)
     }
 
     fn router(self) -> axum::Router {

@@ -186,8 +186,12 @@ fn serve_page(arguments: &Arguments, source: &Arc<dyn Source>, steps: &Arc<Steps
     };
     let served = match arguments.ui_address.as_deref() {
         Some("") => return Ok(None),
-        Some(address) => page().serve(address)?,
-        None => page().serve(PAGE_ADDRESS).or_else(|_| page().serve(ANY_ADDRESS))?,
+        Some(address) => page().serve(address, "--ui-address")?,
+        None => {
+            let flag = "--ui-address";
+            let usual = page().serve(PAGE_ADDRESS, flag);
+            usual.or_else(|_| page().serve(ANY_ADDRESS, flag))?
+        }
     };
     if let Some(address) = served.address() {
         crate::print(&format!("The page of the cluster: http://{address}/\n"))?;

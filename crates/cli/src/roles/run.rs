@@ -108,7 +108,7 @@ impl PageAddress {
             story: None,
             cluster_name: client.address().to_owned(),
         };
-        page.serve(&self.ui_address)
+        page.serve(&self.ui_address, "--ui-address")
     }
 }
 

@@ -58,12 +58,12 @@ pub(super) fn health(address: &str, context: &Context) -> anyhow::Result<Served>
     listen(address, health_router(context), port)
 }
 
-/// The page.
-pub(crate) fn page(address: &str, router: Router) -> anyhow::Result<Served> {
+/// The page. `flag` sets its address.
+pub(crate) fn page(address: &str, router: Router, flag: &'static str) -> anyhow::Result<Served> {
     let port = Port {
         thread: "page",
         purpose: "the page",
-        flag: "--ui-address",
+        flag,
     };
     listen(address, router, port)
 }
