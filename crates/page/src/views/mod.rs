@@ -91,7 +91,8 @@ fn no_view() -> Blocks {
     blocks.section("no-view", |html, id| {
         html.raw("<section class=\"panel notice\" id=\"").text(id);
         html.raw("\"><h1>No view of the cluster</h1><p>This replica does not schedule at present, or has not read the cluster yet. ");
-        html.raw("The numbers are unknown. The page shows them as soon as there are any.</p></section>");
+        html.raw("The numbers are unknown. The page shows them as soon as there are any.</p>");
+        html.raw("<p>Of several replicas only the leader shows the cluster. The lease <code>kai-scheduler</code> in kai's namespace names its pod.</p></section>");
     });
     blocks
 }
