@@ -15,8 +15,19 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
-/// Pods per node.
-pub(crate) const PODS_PER_NODE: usize = 35;
+/// The size of a canned cluster.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    pub(crate) pods: usize,
+    pub(crate) pods_per_node: usize,
+}
+
+impl Size {
+    pub(crate) fn nodes(self) -> usize {
+        self.pods.div_ceil(self.pods_per_node)
+    }
+}
+
 /// Pods per node with one GPU each.
 const GPUS_PER_NODE: usize = 8;
 /// Pods per pod group.
@@ -33,7 +44,7 @@ pub(crate) struct CannedServer {
 }
 
 struct Cluster {
-    pods: usize,
+    size: Size,
     pod: Template,
     group: Template,
     node: Template,
@@ -45,10 +56,10 @@ struct Cluster {
 }
 
 impl CannedServer {
-    /// Serves a cluster with this number of pods.
-    pub(crate) async fn serve(pods: usize) -> anyhow::Result<CannedServer> {
+    /// Serves a cluster of this size.
+    pub(crate) async fn serve(size: Size) -> anyhow::Result<CannedServer> {
         let cluster = Arc::new(Cluster {
-            pods,
+            size,
             pod: Template::new(&pod()),
             group: Template::new(&group()),
             node: Template::new(&node()),
@@ -68,6 +79,20 @@ impl CannedServer {
         })
     }
 
+    /// A kubeconfig for this server.
+    pub(crate) fn kubeconfig(&self) -> anyhow::Result<tempfile::NamedTempFile> {
+        let file = tempfile::NamedTempFile::new()?;
+        let name = "canned";
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": name,
+            "clusters": [{ "name": name, "cluster": { "server": format!("http://{}", self.address) } }],
+            "users": [{ "name": name, "user": {} }],
+            "contexts": [{ "name": name, "context": { "cluster": name, "user": name } }],
+        });
+        std::fs::write(file.path(), config.to_string())?;
+        Ok(file)
+    }
+
     /// The number of accepted writes.
     pub(crate) fn writes(&self) -> usize {
         self.cluster.writes.load(Ordering::Relaxed)
@@ -84,7 +109,8 @@ impl CannedServer {
         let mut text = String::new();
         for at in 0..count {
             text.push_str(r#"{"type":"MODIFIED","object":"#);
-            self.cluster.write_pod(&mut text, at * 7 % self.cluster.pods, version);
+            self.cluster
+                .write_pod(&mut text, at * 7 % self.cluster.size.pods, version);
             text.push_str("}\n");
         }
         // There may be no watch.
@@ -138,7 +164,7 @@ fn json_text(text: Bytes) -> Response {
 
 impl Cluster {
     fn nodes(&self) -> usize {
-        self.pods.div_ceil(PODS_PER_NODE)
+        self.size.nodes()
     }
 
     fn watch(&self, plural: &str) -> Response {
@@ -157,9 +183,9 @@ impl Cluster {
     /// One page; `None` for a path that is no list.
     fn list(&self, plural: &str, from: usize, limit: usize) -> Option<String> {
         let count = match plural {
-            "pods" => self.pods,
+            "pods" => self.size.pods,
             "nodes" => self.nodes(),
-            "podgroups" => self.pods.div_ceil(PODS_PER_GROUP),
+            "podgroups" => self.size.pods.div_ceil(PODS_PER_GROUP),
             "queues" => QUEUES + 1,
             "priorityclasses" => 1,
             _ if plural.ends_with('s') => 0,
@@ -209,7 +235,7 @@ impl Cluster {
     }
 
     fn write_group(&self, text: &mut String, at: usize) {
-        let members = PODS_PER_GROUP.min(self.pods - at * PODS_PER_GROUP);
+        let members = PODS_PER_GROUP.min(self.size.pods - at * PODS_PER_GROUP);
         let gpus = (0..members)
             .filter(|member| has_gpu((at * PODS_PER_GROUP + member) / self.nodes()))
             .count();

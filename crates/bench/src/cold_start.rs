@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use serde_json::json;
-
-use crate::canned_server::{CannedServer, PODS_PER_NODE};
+use crate::canned_server::{CannedServer, Size};
 use crate::process::KaiProcess;
 use crate::table::Table;
 
+const PODS_PER_NODE: usize = 35;
 /// Changed pods per burst.
 const CHANGES: usize = 1_000;
 /// The number of bursts.
@@ -18,16 +17,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 const STARTUP_WRITES_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(pods: usize, table: &mut Table) -> anyhow::Result<()> {
-    let server = CannedServer::serve(pods).await?;
-    let kubeconfig = tempfile::NamedTempFile::new()?;
-    let name = "canned";
-    let config = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": name,
-        "clusters": [{ "name": name, "cluster": { "server": format!("http://{}", server.address) } }],
-        "users": [{ "name": name, "user": {} }],
-        "contexts": [{ "name": name, "context": { "cluster": name, "user": name } }],
-    });
-    std::fs::write(kubeconfig.path(), config.to_string())?;
+    let size = Size {
+        pods,
+        pods_per_node: PODS_PER_NODE,
+    };
+    let server = CannedServer::serve(size).await?;
+    let kubeconfig = server.kubeconfig()?;
     // The canned server calls no webhooks, and the lists of the audit would disturb the bursts.
     let flags = [
         "--no-admission",
@@ -37,7 +32,7 @@ pub(crate) async fn run(pods: usize, table: &mut Table) -> anyhow::Result<()> {
     let mut kai = KaiProcess::start("all", kubeconfig.path(), &flags)?;
     let cold = kai.ready().await?;
     let start = kai.usage()?;
-    let shape = format!("{} nodes, {pods} pods", pods.div_ceil(PODS_PER_NODE));
+    let shape = format!("{} nodes, {pods} pods", size.nodes());
     let mib = server.bytes() / (1 << 20);
     let figure = format!(
         "{:.1} s, {:.1} s of processor, {mib} MiB of lists",

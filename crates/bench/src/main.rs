@@ -6,9 +6,10 @@
 //! | `idle` | `idle` | real | memory and CPU time without work |
 //! | `soak` | `soak` | real | memory while pods come and go |
 //! | `cold` | `cold_start` | canned | time to ready, memory and cycles on a large cluster |
+//! | `page` | `page` | canned | memory and cycles while somebody looks at the page |
 //!
 //! `process` starts and measures `kai`, `api_server` puts load on the real server, `canned_server` serves a generated cluster, and
-//! `table` prints the figures. `.ci/bench` starts a real API server and runs all parts. The part `cold` needs no server:
+//! `table` prints the figures. `.ci/bench` starts a real API server and runs all parts. The parts `cold` and `page` need no server:
 //! `cargo build --release && cargo run --release -p kai-bench -- cold`.
 
 mod api_server;
@@ -16,6 +17,7 @@ mod bind;
 mod canned_server;
 mod cold_start;
 mod idle;
+mod page;
 mod process;
 mod soak;
 mod table;
@@ -30,7 +32,7 @@ use table::Table;
 /// Benchmarks of the released program `kai`.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// The parts to run: bind, idle and soak need a real API server, cold uses a canned one. Runs all parts by default.
+    /// The parts to run: bind, idle and soak need a real API server, cold and page use a canned one. Runs all parts by default.
     #[arg(value_parser = PARTS)]
     parts: Vec<String>,
     /// The duration of the soak test.
@@ -44,7 +46,9 @@ struct Arguments {
     pods: usize,
 }
 
-const PARTS: [&str; 4] = ["bind", "idle", "soak", "cold"];
+const PARTS: [&str; 5] = ["bind", "idle", "soak", "cold", "page"];
+/// Parts that need no API server.
+const WITHOUT_SERVER: [&str; 2] = ["cold", "page"];
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
@@ -55,8 +59,12 @@ fn main() -> anyhow::Result<()> {
         if wanted("cold") {
             cold_start::run(arguments.pods, &mut table).await?;
         }
+        if wanted("page") {
+            page::run(&mut table).await?;
+        }
         let Some(kubeconfig) = std::env::var_os("KAI_E2E_KUBECONFIG") else {
-            if !arguments.parts.iter().all(|part| part == "cold") {
+            let needs_server = |part: &String| !WITHOUT_SERVER.contains(&part.as_str());
+            if arguments.parts.iter().any(needs_server) {
                 bail!("KAI_E2E_KUBECONFIG does not name an API server; .ci/bench starts one");
             }
             return Ok(());

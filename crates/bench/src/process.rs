@@ -136,6 +136,6 @@ impl Drop for KaiProcess {
 }
 
 /// A free loopback address.
-fn free_address() -> std::io::Result<SocketAddr> {
+pub(crate) fn free_address() -> std::io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
