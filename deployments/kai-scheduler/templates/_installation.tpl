@@ -96,6 +96,8 @@ create-queues.yaml: |
 {{- range $key := keys $args }}
 {{- if include "kai.isLogFlag" $key }}{{ $_ := unset $args $key }}{{ end }}
 {{- end }}
+{{- else if and .Values.ui.enabled (not (hasKey $args "ui-address")) }}
+{{- $_ := set $args "ui-address" (printf ":%d" (int .Values.ui.port)) }}
 {{- end }}
 {{- with $args }}{{ $_ := set $spec "args" . }}{{ end }}
 {{- if ne .Values.scheduler.placementStrategy "binpack" }}
