@@ -21,7 +21,12 @@ create-queues.yaml: |
 
 {{- define "kai.config" -}}
 {{- $global := dict }}
-{{- range $key := list "affinity" "securityContext" "nodeSelector" "tolerations" "namespaceLabelSelector" "podLabelSelector" "priorityClassName" "requireDefaultPodAntiAffinityTerm" "jsonLog" }}
+{{- $keys := list "namespaceLabelSelector" "podLabelSelector" }}
+{{- /* In mode all-in-one the Deployment of the chart has these settings, and the Config would call them without effect. */ -}}
+{{- if eq .Values.mode "roles" }}
+{{- $keys = concat $keys (list "affinity" "securityContext" "nodeSelector" "tolerations" "priorityClassName" "requireDefaultPodAntiAffinityTerm" "jsonLog") }}
+{{- end }}
+{{- range $key := $keys }}
 {{- with get $.Values.global $key }}{{ $_ := set $global $key . }}{{ end }}
 {{- end }}
 {{- with .Values.global.nodePoolLabelKey }}{{ $_ := set $global "nodePoolLabelKey" . }}{{ end }}
@@ -53,7 +58,8 @@ create-queues.yaml: |
 {{- $scheduler := include "kai.component" (dict "root" . "values" .Values.scheduler) | fromYaml }}
 {{- if ne (int .Values.scheduler.ports.metricsPort) 8080 }}{{ $_ := set $scheduler "schedulerService" (dict "port" (int .Values.scheduler.ports.metricsPort)) }}{{ end }}
 
-{{- $spec := dict "namespace" .Release.Namespace "global" $global "binder" $binder "admission" $admission "scheduler" $scheduler }}
+{{- $namespace := eq .Values.mode "roles" | ternary .Release.Namespace "" }}
+{{- $spec := dict "namespace" $namespace "global" $global "binder" $binder "admission" $admission "scheduler" $scheduler }}
 {{- $_ := set $spec "podGrouper" (include "kai.component" (dict "root" . "values" .Values.podgrouper) | fromYaml) }}
 {{- $_ := set $spec "podGroupController" (include "kai.component" (dict "root" . "values" .Values.podgroupcontroller) | fromYaml) }}
 {{- $_ := set $spec "queueController" (include "kai.component" (dict "root" . "values" .Values.queuecontroller) | fromYaml) }}
