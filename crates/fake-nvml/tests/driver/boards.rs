@@ -63,7 +63,7 @@ fn child_is_an_orin() {
     assert_eq!(device.uuid, expected().devices().unwrap().devices[0].uuid);
     assert_eq!(
         (device.memory_kind, device.memory_mib),
-        (MemoryKind::Unified, Some(56_551))
+        (MemoryKind::Unified, Some(60_786))
     );
     assert_eq!((device.minor, &device.pci_bus_id), (None, &None));
     assert_eq!(inventory.cuda_version.unwrap().to_string(), "12.6");
@@ -155,7 +155,7 @@ fn child_is_a_thor() {
         (device.kind, device.memory_kind),
         (DeviceKind::Integrated, MemoryKind::Unified)
     );
-    assert_eq!(device.memory_mib, Some(117_555));
+    assert_eq!(device.memory_mib, Some(123_699));
     assert_eq!(device.compute_capability.unwrap().family(), "blackwell");
     assert_eq!(device.minor, Some(0));
     say("gpus: {0: {utilizationPercent: 61}}");
@@ -195,7 +195,7 @@ fn child_is_an_igx() {
     assert_eq!(
         kinds,
         [
-            (DeviceKind::Integrated, MemoryKind::Unified, Some(56_551)),
+            (DeviceKind::Integrated, MemoryKind::Unified, Some(60_786)),
             (DeviceKind::Discrete, MemoryKind::Dedicated, Some(49_140)),
         ]
     );
