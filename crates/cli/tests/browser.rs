@@ -63,7 +63,12 @@ fn what_kubectl_applies_is_on_the_page() {
 
     // A pod goes and another one comes: the open page shows both.
     browser.until("document.querySelector('a[href=\"/pods/default/notebook-0\"]')");
-    if kubectl(&kubeconfig, &["delete", "pod", "notebook-0", "notebook-1", "--wait=false"]).is_none() {
+    if kubectl(
+        &kubeconfig,
+        &["delete", "pod", "notebook-0", "notebook-1", "--wait=false"],
+    )
+    .is_none()
+    {
         println!("skipped: kubectl is missing");
         return;
     }

@@ -214,7 +214,7 @@ impl Entry {
             .and_then(|eviction| eviction.beneficiary.as_deref());
         Decision {
             number: self.number,
-            time: kai_api::format_time(self.time),
+            time: self.time.into(),
             kind: self.kind,
             action: Some(self.action.name().to_owned()),
             namespace: self.pod.namespace.to_string(),

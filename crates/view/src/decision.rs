@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::PodGpus;
+use crate::{PodGpus, Time};
 
 /// A decision of the scheduler.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -10,8 +10,8 @@ use crate::PodGpus;
 pub struct Decision {
     /// Number of the decision. Numbers grow by one from decision to decision; a scheduler that starts begins anew.
     pub number: u64,
-    /// The time of the cycle, RFC 3339.
-    pub time: String,
+    /// The time of the cycle.
+    pub time: Time,
     /// What was decided.
     pub kind: DecisionKind,
     /// The action that decided: `allocate`, `consolidation`, `reclaim`, `preempt` or `stalegangeviction`; `None` = unknown.

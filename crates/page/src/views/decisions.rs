@@ -106,7 +106,7 @@ fn row(html: &mut Html, id: &str, facts: &Facts<'_>, decision: &Decision) {
     html.raw("<tr id=\"")
         .text(id)
         .raw("\"><td>")
-        .time(&decision.time)
+        .time(decision.time)
         .raw("</td><td>");
     decision_tag(html, decision.kind);
     html.raw("<br><small>")

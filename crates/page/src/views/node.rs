@@ -38,7 +38,7 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, name: &str) {
     blocks.section("labels", |html, id| {
         panel(html, id, "Labels");
         html.raw("<table class=\"labels\"><tbody>");
-        for (key, value) in &node.labels {
+        for (key, value) in node.labels.iter() {
             html.raw("<tr><th scope=\"row\">")
                 .text(key)
                 .raw("</th><td>")

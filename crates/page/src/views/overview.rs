@@ -354,7 +354,7 @@ fn lately(blocks: &mut Blocks, facts: &Facts<'_>) {
             html.raw("<li id=\"")
                 .text(id)
                 .raw("\">")
-                .time(&decision.time)
+                .time(decision.time)
                 .raw("<div>");
             decision_tag(html, decision.kind);
             html.raw(" ");

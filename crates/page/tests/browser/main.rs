@@ -40,15 +40,30 @@ fn small() -> Page {
 fn views(page: &Page) -> Vec<(&'static str, String, String)> {
     let view = page.view();
     let gang = view.waiting_gangs()[0].clone();
-    let pod = view.pods.as_ref().unwrap().iter().find(|pod| !pod.waits()).unwrap().clone();
-    let node = view.nodes.as_ref().unwrap()[0].name.clone();
+    let pod = view
+        .pods
+        .as_ref()
+        .unwrap()
+        .iter()
+        .find(|pod| !pod.waits())
+        .unwrap()
+        .clone();
+    let node = view.nodes.as_ref().unwrap()[0].name.to_string();
     vec![
         ("overview", "/".to_owned(), "Fairness across queues".to_owned()),
         ("gpus", "/gpus".to_owned(), node.clone()),
         ("queues", "/queues".to_owned(), "robotics".to_owned()),
-        ("waiting", "/waiting".to_owned(), gang.workload_name.clone()),
-        ("gang", format!("/gangs/{}/{}", gang.namespace, gang.pod_group), gang.workload_name),
-        ("pod", format!("/pods/{}/{}", pod.namespace, pod.name), pod.name),
+        ("waiting", "/waiting".to_owned(), gang.workload_name.to_string()),
+        (
+            "gang",
+            format!("/gangs/{}/{}", gang.namespace, gang.pod_group),
+            gang.workload_name.to_string(),
+        ),
+        (
+            "pod",
+            format!("/pods/{}/{}", pod.namespace, pod.name),
+            pod.name.to_string(),
+        ),
         ("decisions", "/decisions".to_owned(), "evicted".to_owned()),
         ("nodes", "/nodes".to_owned(), node.clone()),
         ("node", format!("/nodes/{node}"), node),
@@ -72,7 +87,10 @@ fn every_view_is_drawn_in_both_colours_on_desk_and_phone() {
                 browser.until_text(&text);
                 browser.screenshot(&format!("{view}-{name}-{device}"));
                 let overflow = browser.run("return document.scrollingElement.scrollWidth - innerWidth");
-                assert!(overflow.as_i64() <= Some(0), "{view} is {overflow} pixels wider than a {device}");
+                assert!(
+                    overflow.as_i64() <= Some(0),
+                    "{view} is {overflow} pixels wider than a {device}"
+                );
                 let faint = browser.run(CONTRAST);
                 assert_eq!(faint, Value::Array(Vec::new()), "{view} in {name}");
             }
@@ -89,7 +107,10 @@ fn a_view_changes_with_the_cluster_and_keeps_its_order() {
     let nodes = "return [...document.querySelectorAll('[id^=\"n:\"]')].map(node => node.id).join()";
     let before = browser.run(nodes);
     assert!(before.as_str().unwrap().contains("n:"), "{before}");
-    browser.until_by(|| page.advance(30), "document.getElementById('view').dataset.changes > 2");
+    browser.until_by(
+        || page.advance(30),
+        "document.getElementById('view').dataset.changes > 2",
+    );
     assert_eq!(browser.run(nodes), before, "the nodes stay where they are");
     assert_eq!(browser.complaints(), [""; 0]);
 }
@@ -99,7 +120,14 @@ fn keys_and_search() {
     let page = small();
     let Some(browser) = browser(Colours::Light) else { return };
     open_live(&browser, &page.at("/"));
-    for (key, path) in [("2", "/gpus"), ("3", "/queues"), ("4", "/waiting"), ("6", "/decisions"), ("7", "/nodes"), ("1", "/")] {
+    for (key, path) in [
+        ("2", "/gpus"),
+        ("3", "/queues"),
+        ("4", "/waiting"),
+        ("6", "/decisions"),
+        ("7", "/nodes"),
+        ("1", "/"),
+    ] {
         browser.press(key);
         browser.until(&format!("location.pathname === '{path}'"));
         browser.until("document.getElementById('state').textContent === 'live'");
@@ -139,7 +167,7 @@ fn a_tenant_sees_no_foreign_names() {
     let view = page.view();
     let Some(browser) = browser(Colours::Light) else { return };
     // Pods of other namespaces, and everything that could name them.
-    let foreign: Vec<String> = view
+    let foreign: Vec<kai_view::Text> = view
         .pods
         .iter()
         .flatten()
@@ -152,7 +180,16 @@ fn a_tenant_sees_no_foreign_names() {
     browser.fill("#token", "vision");
     browser.click("form button");
     browser.until("document.getElementById('state')?.textContent === 'live'");
-    for path in ["/", "/gpus", "/queues", "/waiting", "/gangs", "/decisions", "/nodes", "/view.json"] {
+    for path in [
+        "/",
+        "/gpus",
+        "/queues",
+        "/waiting",
+        "/gangs",
+        "/decisions",
+        "/nodes",
+        "/view.json",
+    ] {
         browser.open(&page.at(path));
         let html = browser.run("return document.documentElement.outerHTML");
         let html = html.as_str().unwrap();
@@ -182,9 +219,16 @@ fn a_thousand_nodes_are_light() {
         for round in 1..=5 {
             let changed = format!("document.getElementById('view').dataset.changes >= {round}");
             browser.until_by(|| page.advance(5), &changed);
-            updates.push(browser.run("return document.getElementById('view').dataset.changed").to_string());
+            updates.push(
+                browser
+                    .run("return document.getElementById('view').dataset.changed")
+                    .to_string(),
+            );
         }
-        println!("1,000 nodes {path}: {weight} bytes, first paint {paint} ms, loaded {loaded} ms, updates {} ms", updates.join(" "));
+        println!(
+            "1,000 nodes {path}: {weight} bytes, first paint {paint} ms, loaded {loaded} ms, updates {} ms",
+            updates.join(" ")
+        );
         assert!(weight.as_u64() < Some(WEIGHT_BYTES_MAX), "{path} weighs {weight} bytes");
     }
     browser.open(&page.at("/gpus"));

@@ -123,7 +123,10 @@ impl Browser {
 
     /// The text that a reader sees.
     pub(crate) fn text(&self) -> String {
-        self.run("return document.body.innerText").as_str().unwrap_or_default().to_owned()
+        self.run("return document.body.innerText")
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
     }
 
     /// Waits until an expression of JavaScript is true.
@@ -160,14 +163,23 @@ impl Browser {
     /// Types a text into the first element of a CSS selector.
     pub(crate) fn fill(&self, selector: &str, text: &str) {
         let element = self.find(selector);
-        self.call("POST", &format!("/element/{element}/value"), Some(json!({ "text": text })));
+        self.call(
+            "POST",
+            &format!("/element/{element}/value"),
+            Some(json!({ "text": text })),
+        );
     }
 
     /// Presses keys, wherever the focus is.
     pub(crate) fn press(&self, keys: &str) {
         let actions: Vec<Value> = keys
             .chars()
-            .flat_map(|key| [json!({ "type": "keyDown", "value": key }), json!({ "type": "keyUp", "value": key })])
+            .flat_map(|key| {
+                [
+                    json!({ "type": "keyDown", "value": key }),
+                    json!({ "type": "keyUp", "value": key }),
+                ]
+            })
             .collect();
         let keyboard = json!({ "type": "key", "id": "keyboard", "actions": actions });
         self.call("POST", "/actions", Some(json!({ "actions": [keyboard] })));
@@ -188,7 +200,9 @@ impl Browser {
     pub(crate) fn complaints(&self) -> Vec<String> {
         let entries = self.call("POST", "/se/log", Some(json!({ "type": "browser" })));
         let entries = entries.as_array().cloned().unwrap_or_default();
-        let serious = entries.iter().filter(|entry| entry["level"] == "SEVERE" || entry["level"] == "WARNING");
+        let serious = entries
+            .iter()
+            .filter(|entry| entry["level"] == "SEVERE" || entry["level"] == "WARNING");
         serious.map(|entry| entry["message"].to_string()).collect()
     }
 
@@ -222,7 +236,9 @@ impl Browser {
         loop {
             let mut header = String::new();
             reader.read_line(&mut header)?;
-            let Some((name, value)) = header.split_once(':') else { break };
+            let Some((name, value)) = header.split_once(':') else {
+                break;
+            };
             if name.eq_ignore_ascii_case("content-length") {
                 length = value.trim().parse().unwrap_or(0);
             }
