@@ -157,7 +157,7 @@ pub(crate) fn unique<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Optio
 }
 
 /// A small map with string keys: labels, annotations, resource lists. Look-up is linear, since it has few entries.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TextMap<V = Text> {
     entries: Box<[(Text, V)]>,
 }

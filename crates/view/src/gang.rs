@@ -121,9 +121,8 @@ pub(crate) fn gangs(engine: &Cluster, mirror: &ClusterMirror, pods: &[Pod], text
             reason_source: first.and_then(|pod| pod.reason_source),
         }
     });
-    // Not in the memory of the engine's views, which is larger.
-    let mut gangs = Vec::with_capacity(views.len());
-    gangs.extend(views);
+    let mut gangs: Vec<Gang> = views.collect();
+    gangs.shrink_to_fit();
     gangs
 }
 

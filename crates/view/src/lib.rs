@@ -96,12 +96,13 @@ impl ClusterView {
             knowledge,
         } = sources;
         let mut texts = Interner::default();
-        let pods = pod::pods(engine, mirror, &knowledge, &mut texts);
-        let mut gangs = gang::gangs(engine, mirror, &pods, &mut texts);
-        let queues = knowledge.queues().then(|| queue::queues(engine, &gangs, &knowledge));
+        let views = engine.pods();
         let nodes = knowledge
             .nodes()
-            .then(|| node::nodes(engine, mirror, &knowledge, &mut texts));
+            .then(|| node::nodes(engine, &views, mirror, &knowledge, &mut texts));
+        let pods = pod::pods(views, engine, mirror, &knowledge, &mut texts);
+        let mut gangs = gang::gangs(engine, mirror, &pods, &mut texts);
+        let queues = knowledge.queues().then(|| queue::queues(engine, &gangs, &knowledge));
         // Last: `serving_order` reverts the pipelined placements, which the views above show.
         if knowledge.is_complete() {
             let mut at: FxHashMap<String, u32> = FxHashMap::default();

@@ -4,6 +4,8 @@
 //! order: shared GPUs first, then those of whole-GPU pods, then idle and unhealthy ones. A shared GPU has its UUID once its reservation
 //! pod has reported it.
 
+use std::sync::Arc;
+
 use kai_engine::Cluster;
 use kai_engine::model::{MemoryKind, MigStrategy, PodKind};
 use kai_engine::report::{NodeView, PodGpus, PodView, Status};
@@ -59,10 +61,10 @@ pub struct Node {
     pub driver: Option<Text>,
     /// Labels of the GPUs, of KAI and of topologies.
     #[serde(default)]
-    pub labels: TextMap,
+    pub labels: Arc<TextMap>,
     /// Conditions, by kind.
     #[serde(default)]
-    pub conditions: Vec<NodeCondition>,
+    pub conditions: Arc<[NodeCondition]>,
 }
 
 /// An amount of a node.
@@ -158,11 +160,12 @@ pub enum SlicesKind {
 
 pub(crate) fn nodes(
     engine: &Cluster,
+    own: &[PodView<'_>],
     mirror: &ClusterMirror,
     knowledge: &Knowledge,
     texts: &mut Interner,
 ) -> Vec<Node> {
-    let (own, others) = (engine.pods(), engine.other_pods());
+    let others = engine.other_pods();
     let mut users: FxHashMap<&str, Vec<&PodView<'_>>> = FxHashMap::default();
     for pod in own.iter().chain(&others).filter(|pod| uses_gpus(pod)) {
         if let Some(node) = pod.node {

@@ -1,5 +1,7 @@
 //! What labels, conditions and topologies say about a node.
 
+use std::sync::Arc;
+
 use kai_engine::model::Labels;
 use kai_mirror::ClusterMirror;
 use serde::{Deserialize, Serialize};
@@ -39,7 +41,7 @@ pub struct TopologyDomain {
 }
 
 /// A condition of a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeCondition {
     /// Type, such as `Ready` or `GPUSetupHealthy`.
@@ -94,7 +96,7 @@ pub(crate) fn domains(labels: &Labels, mirror: &ClusterMirror, texts: &mut Inter
 }
 
 /// The labels that a view shows.
-pub(crate) fn shown_labels(labels: &Labels, mirror: &ClusterMirror, texts: &mut Interner) -> TextMap {
+pub(crate) fn shown_labels(labels: &Labels, mirror: &ClusterMirror, texts: &mut Interner) -> Arc<TextMap> {
     let is_level = |key: &str| {
         let mut levels = mirror.topologies().flat_map(|topology| &topology.levels);
         levels.any(|level| level.node_label == key)
@@ -104,11 +106,12 @@ pub(crate) fn shown_labels(labels: &Labels, mirror: &ClusterMirror, texts: &mut 
         by_name || key == mirror.node_pool_label() || is_level(key)
     };
     let shown = labels.iter().filter(|(key, _)| is_shown(key));
-    shown.map(|(key, value)| (texts.text(key), texts.text(value))).collect()
+    let shown = shown.map(|(key, value)| (texts.text(key), texts.text(value))).collect();
+    texts.labels(shown)
 }
 
 /// The conditions of the node, by kind.
-pub(crate) fn conditions(node: &str, mirror: &ClusterMirror, texts: &mut Interner) -> Vec<NodeCondition> {
+pub(crate) fn conditions(node: &str, mirror: &ClusterMirror, texts: &mut Interner) -> Arc<[NodeCondition]> {
     let of_node = mirror.node_conditions(node).iter();
     let mut conditions: Vec<NodeCondition> = of_node
         .map(|condition| NodeCondition {
@@ -119,7 +122,7 @@ pub(crate) fn conditions(node: &str, mirror: &ClusterMirror, texts: &mut Interne
         })
         .collect();
     conditions.sort_by(|a, b| a.kind.cmp(&b.kind));
-    conditions
+    texts.conditions(conditions)
 }
 
 #[cfg(test)]

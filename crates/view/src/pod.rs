@@ -109,14 +109,20 @@ impl From<&EngineGpus<'_>> for PodGpus {
     }
 }
 
-pub(crate) fn pods(engine: &Cluster, mirror: &ClusterMirror, knowledge: &Knowledge, texts: &mut Interner) -> Vec<Pod> {
+pub(crate) fn pods(
+    views: Vec<PodView<'_>>,
+    engine: &Cluster,
+    mirror: &ClusterMirror,
+    knowledge: &Knowledge,
+    texts: &mut Interner,
+) -> Vec<Pod> {
     let starts: rustc_hash::FxHashMap<_, _> = engine
         .gangs()
         .into_iter()
         .filter_map(|gang| Some((gang.gang, gang.last_start?)))
         .collect();
     let mut reasons = ReasonTexts::default();
-    let views = engine.pods().into_iter().map(|view| {
+    let pods = views.into_iter().map(|view| {
         let start = view.gang.and_then(|gang| starts.get(gang)).copied();
         let (reason, reason_source) = reason(&view, mirror, knowledge, &mut reasons);
         Pod {
@@ -134,9 +140,9 @@ pub(crate) fn pods(engine: &Cluster, mirror: &ClusterMirror, knowledge: &Knowled
             reason_source,
         }
     });
-    // Not in the memory of the engine's views, which is larger.
-    let mut pods = Vec::with_capacity(views.len());
-    pods.extend(views);
+    // In the memory of the engine's views, which is larger.
+    let mut pods: Vec<Pod> = pods.collect();
+    pods.shrink_to_fit();
     pods
 }
 

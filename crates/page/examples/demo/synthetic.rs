@@ -2,6 +2,7 @@
 //! same seed gives the same cluster.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use kai_view::{
     Amounts, Beneficiary, ClusterView, Decision, DecisionKind, Gang, Gpu, GpuAmount, GpuState, GpuUser, Lender, Node,
@@ -632,12 +633,12 @@ impl Simulation {
             ),
             topology: topology(node),
             driver: (node.kind != NodeKind::Cordoned).then(|| "570.133.20".into()),
-            labels: TextMap::from_entries(vec![
+            labels: Arc::new(TextMap::from_entries(vec![
                 ("kai.scheduler/node-pool".into(), "datacenter".into()),
                 ("nvidia.com/gpu.memory".into(), node.memory_mib.to_string().into()),
                 ("nvidia.com/gpu.product".into(), node.model.into()),
-            ]),
-            conditions: conditions(node.kind),
+            ])),
+            conditions: conditions(node.kind).into(),
         }
     }
 

@@ -101,7 +101,7 @@ fn conditions(html: &mut Html, id: &str, node: &Node) {
         return;
     }
     html.raw("<table class=\"conditions\"><thead><tr><th>condition</th><th>status</th><th>reason</th><th>message</th></tr></thead><tbody>");
-    for condition in &node.conditions {
+    for condition in node.conditions.iter() {
         html.raw("<tr><th scope=\"row\">")
             .text(&condition.kind)
             .raw("</th><td>");

@@ -1,7 +1,8 @@
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use kai_view::{
-    ClusterView, Gpu, GpuState, GpuUser, List, MissingList, OTHER_WORK, PodStatus, Slices, SlicesKind, Text,
+    ClusterView, Gpu, GpuState, GpuUser, List, MissingList, OTHER_WORK, PodStatus, Slices, SlicesKind, Text, TextMap,
 };
 
 use super::{Input, render};
@@ -407,17 +408,18 @@ fn hostile_names_are_only_text() {
             .chain(&mut node.pool)
             .chain(&mut node.mig_strategy);
         texts.for_each(hostile);
-        node.labels = node
+        let labels: TextMap = node
             .labels
             .iter()
             .map(|(key, value)| (format!("{evil}{key}").into(), format!("{evil}{value}").into()))
             .collect();
+        node.labels = Arc::new(labels);
         for domain in &mut node.topology {
             [&mut domain.topology, &mut domain.level, &mut domain.value]
                 .into_iter()
                 .for_each(hostile);
         }
-        for condition in &mut node.conditions {
+        for condition in Arc::make_mut(&mut node.conditions) {
             [&mut condition.kind, &mut condition.status]
                 .into_iter()
                 .for_each(hostile);
