@@ -1,6 +1,7 @@
 //! Immutable strings and small string maps of objects. They save memory, since a mirror holds many thousands of objects: no spare capacity,
 //! and one allocation for equal strings of many objects.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 
 use kai_engine::steps;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::{Serialize, Serializer};
 
 use crate::shared_text::shared;
 
@@ -19,6 +21,11 @@ impl Text {
     /// The shared string.
     pub fn shared(&self) -> Arc<str> {
         Arc::clone(&self.0)
+    }
+
+    /// The string.
+    pub fn as_str(&self) -> &str {
+        &self.0
     }
 
     /// A text that other objects may have too: it is interned.
@@ -55,6 +62,61 @@ impl From<&str> for Text {
 impl From<String> for Text {
     fn from(text: String) -> Text {
         Text(text.into())
+    }
+}
+
+// Equal texts have equal hashes and the order of their strings, as `Borrow` demands.
+impl Borrow<str> for Text {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl AsRef<str> for Text {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl PartialEq<str> for Text {
+    fn eq(&self, other: &str) -> bool {
+        *self.0 == *other
+    }
+}
+
+impl PartialEq<&str> for Text {
+    fn eq(&self, other: &&str) -> bool {
+        *self.0 == **other
+    }
+}
+
+impl PartialEq<String> for Text {
+    fn eq(&self, other: &String) -> bool {
+        *self.0 == **other
+    }
+}
+
+impl PartialEq<Text> for str {
+    fn eq(&self, other: &Text) -> bool {
+        *self == *other.0
+    }
+}
+
+impl PartialEq<Text> for &str {
+    fn eq(&self, other: &Text) -> bool {
+        **self == *other.0
+    }
+}
+
+impl PartialEq<Text> for String {
+    fn eq(&self, other: &Text) -> bool {
+        **self == *other.0
+    }
+}
+
+impl Serialize for Text {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
     }
 }
 
@@ -95,7 +157,7 @@ pub(crate) fn unique<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Optio
 }
 
 /// A small map with string keys: labels, annotations, resource lists. Look-up is linear, since it has few entries.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TextMap<V = Text> {
     entries: Box<[(Text, V)]>,
 }
@@ -115,6 +177,11 @@ impl<V> TextMap<V> {
             .rev()
             .find(|(name, _)| &**name == key)
             .map(|(_, value)| value)
+    }
+
+    /// Whether the map has the key.
+    pub fn contains_key(&self, key: &str) -> bool {
+        self.get(key).is_some()
     }
 
     /// Whether the map is empty.
@@ -158,6 +225,20 @@ impl TextMap<crate::QuantityText> {
             .iter()
             .map(|(name, quantity)| (name.to_string(), quantity.clone()))
             .collect()
+    }
+}
+
+impl<V> FromIterator<(Text, V)> for TextMap<V> {
+    fn from_iter<I: IntoIterator<Item = (Text, V)>>(entries: I) -> TextMap<V> {
+        TextMap {
+            entries: entries.into_iter().collect(),
+        }
+    }
+}
+
+impl<V: Serialize> Serialize for TextMap<V> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
     }
 }
 
@@ -213,5 +294,24 @@ mod tests {
         let map: TextMap = serde_json::from_str(r#"{"a":"1","a":"2"}"#).unwrap();
         assert_eq!(map.text("a"), Some("2"));
         assert_eq!(map.to_labels().get("a").map(String::as_str), Some("2"));
+    }
+
+    #[test]
+    fn texts_and_maps_are_written_as_they_are_read() {
+        let json = r#"{"b":"1","a":"\"quoted\""}"#;
+        let map: TextMap = serde_json::from_str(json).unwrap();
+        assert_eq!(serde_json::to_string(&map).unwrap(), json);
+        let again: TextMap = map.iter().map(|(key, value)| (key.into(), value.clone())).collect();
+        assert_eq!(again, map);
+    }
+
+    #[test]
+    fn texts_compare_as_their_strings() {
+        let text = Text::from("a");
+        let owned = "a".to_owned();
+        assert!(text == "a" && text == *"a" && text == owned && text != "b");
+        assert!("a" == text && *"a" == text && owned == text && "b" != text);
+        let known: std::collections::HashSet<Text> = [text].into();
+        assert!(known.contains("a") && !known.contains("b"));
     }
 }

@@ -15,7 +15,7 @@ pub(crate) struct Document<'a> {
     /// The time of the server, so that ages are right where the browser's clock is not.
     pub(crate) now: &'a str,
     /// The time of the view; `None` = there is none.
-    pub(crate) time: Option<&'a str>,
+    pub(crate) time: Option<kai_view::Time>,
     /// Whether the reader has a token to forget.
     pub(crate) logged_in: bool,
 }

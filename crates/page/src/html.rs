@@ -4,7 +4,7 @@
 
 use std::fmt::{self, Write as _};
 
-use kai_view::GpuAmount;
+use kai_view::{GpuAmount, Time};
 
 /// HTML in the making: one string that everything is appended to.
 #[derive(Debug, Default)]
@@ -101,9 +101,10 @@ impl Html {
     }
 
     /// A time in RFC 3339. The module shows its age, so that the passing of time changes no block.
-    pub(crate) fn time(&mut self, time: &str) -> &mut Html {
-        self.raw("<time datetime=\"").text(time).raw("\">");
-        self.text(time.get(..19).unwrap_or(time)).raw("</time>")
+    pub(crate) fn time(&mut self, time: Time) -> &mut Html {
+        let time = time.to_string();
+        self.raw("<time datetime=\"").text(&time).raw("\">");
+        self.text(time.get(..19).unwrap_or(&time)).raw("</time>")
     }
 
     pub(crate) fn as_str(&self) -> &str {

@@ -42,7 +42,7 @@ struct Entry {
     pod: ObjectKey,
     gang: Option<Arc<GangNames>>,
     node: Option<Arc<str>>,
-    gpus: PodGpus,
+    gpus: Option<PodGpus>,
     /// Of a pod that is evicted.
     eviction: Option<Eviction>,
 }
@@ -163,7 +163,7 @@ impl DecisionLog {
             pod: key.clone(),
             gang: gang.map(|gang| self.names(0, &pod_group_key(gang), after)),
             node: node.cloned().or_else(left),
-            gpus: view.map_or(PodGpus::None, |view| PodGpus::from(&view.gpus)),
+            gpus: view.map(|view| PodGpus::from(&view.gpus)),
             eviction,
         };
         self.prune(after.now);
@@ -214,7 +214,7 @@ impl Entry {
             .and_then(|eviction| eviction.beneficiary.as_deref());
         Decision {
             number: self.number,
-            time: kai_api::format_time(self.time),
+            time: self.time.into(),
             kind: self.kind,
             action: Some(self.action.name().to_owned()),
             namespace: self.pod.namespace.to_string(),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use http_body_util::BodyExt;
 use kai_embedded::server::DeleteOptions;
 use kai_scheduler::{Scheduler, Settings};
-use kai_view::{ClusterView, Decision, DecisionKind};
+use kai_view::{ClusterView, Decision, DecisionKind, PodStatus};
 use serde_json::json;
 use support::World;
 use tower::ServiceExt;
@@ -128,10 +128,10 @@ async fn looking_shows_promises_and_makes_no_cycle_run() {
         pods.iter().find(|pod| pod.name == name).unwrap().clone()
     };
     assert_eq!(
-        (pod(&first, "new").status.as_str(), pod(&first, "new").node.as_deref()),
-        ("Pipelined", Some("n1"))
+        (pod(&first, "new").status, pod(&first, "new").node.as_deref()),
+        (PodStatus::Pipelined, Some("n1"))
     );
-    assert_eq!(pod(&first, "old").status, "Releasing");
+    assert_eq!(pod(&first, "old").status, PodStatus::Releasing);
     assert_eq!(
         kinds(first.decisions.as_ref().unwrap())[0],
         (DecisionKind::Promise, "new")
@@ -151,15 +151,15 @@ async fn looking_shows_promises_and_makes_no_cycle_run() {
     world.pass(60).await;
     let second = watcher.view().await.unwrap();
     assert_ne!(first.time, second.time);
-    assert_eq!(pod(&second, "other").status, "Pending");
-    assert_eq!(pod(&second, "new").status, "Pipelined");
+    assert_eq!(pod(&second, "other").status, PodStatus::Pending);
+    assert_eq!(pod(&second, "new").status, PodStatus::Pipelined);
 
     // The order of gangs is read from the engine without the promises: a view waits for the next cycle.
     assert_eq!(get(&world, "/get-job-order").await.0, 200);
     world.pass(60).await;
     let view = watcher.view();
     world.group("third", json!({}));
-    assert_eq!(pod(&view.await.unwrap(), "new").status, "Pipelined");
+    assert_eq!(pod(&view.await.unwrap(), "new").status, PodStatus::Pipelined);
 
     let explanation = watcher.explain("a", "other").await.unwrap();
     assert!(explanation.needs.is_some(), "{explanation:?}");

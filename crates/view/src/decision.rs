@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::PodGpus;
+use crate::{PodGpus, Time};
 
 /// A decision of the scheduler.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -10,8 +10,8 @@ use crate::PodGpus;
 pub struct Decision {
     /// Number of the decision. Numbers grow by one from decision to decision; a scheduler that starts begins anew.
     pub number: u64,
-    /// The time of the cycle, RFC 3339.
-    pub time: String,
+    /// The time of the cycle.
+    pub time: Time,
     /// What was decided.
     pub kind: DecisionKind,
     /// The action that decided: `allocate`, `consolidation`, `reclaim`, `preempt` or `stalegangeviction`; `None` = unknown.
@@ -28,8 +28,8 @@ pub struct Decision {
     pub queue: Option<String>,
     /// The node that the pod gets, or that it leaves.
     pub node: Option<String>,
-    /// GPUs that the pod requests or holds.
-    pub gpus: PodGpus,
+    /// GPUs that the pod requests or holds; `None` = unknown.
+    pub gpus: Option<PodGpus>,
     /// For whom the pod is evicted; `None` for a pod that gets a place, for a gang below its minimum and where it is unknown.
     pub beneficiary: Option<Beneficiary>,
     /// Why, in the words of the conditions; `None` for a pod that gets a free place.

@@ -8,22 +8,24 @@ use kai_mirror::{ClusterMirror, pod_group_key};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
+use crate::interner::Interner;
 use crate::pod::{Pod, ReasonSource};
+use crate::{Text, Time};
 
 /// A gang: the pods of a pod group. The counts are of pods that have not ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Gang {
     /// Namespace.
-    pub namespace: String,
+    pub namespace: Text,
     /// Name of the pod group.
-    pub pod_group: String,
+    pub pod_group: Text,
     /// Kind of the workload that people know, such as `Deployment`; `pod group` if it has no owner.
-    pub workload_kind: String,
+    pub workload_kind: Text,
     /// Name of that workload.
-    pub workload_name: String,
+    pub workload_name: Text,
     /// Name of the queue that it names, whether or not the queue exists.
-    pub queue: String,
+    pub queue: Text,
     /// Priority.
     pub priority: i32,
     /// Whether its pods may be evicted for other gangs.
@@ -45,17 +47,17 @@ pub struct Gang {
     /// Its position among the waiting gangs of its queue, from 1; `None` = it does not wait, or no cycle tries it.
     pub position: Option<u32>,
     /// Creation time of the pod group.
-    pub created: String,
+    pub created: Time,
     /// Creation time of its oldest pod that waits.
-    pub waiting_since: Option<String>,
+    pub waiting_since: Option<Time>,
     /// When the gang was last started without running pods.
-    pub last_start: Option<String>,
+    pub last_start: Option<Time>,
     /// When one of its pods was last evicted for another gang.
-    pub last_eviction: Option<String>,
+    pub last_eviction: Option<Time>,
     /// Since when it has run below its minimum.
-    pub stale_since: Option<String>,
+    pub stale_since: Option<Time>,
     /// Why it waits: the reason of its first pod that waits.
-    pub reason: Option<String>,
+    pub reason: Option<Text>,
     /// Where the reason is from.
     pub reason_source: Option<ReasonSource>,
 }
@@ -70,18 +72,18 @@ impl Gang {
 /// The first waiting pod of each gang with a reason, and the creation time of the oldest one.
 struct Waiting<'a> {
     first: Option<&'a Pod>,
-    since: &'a str,
+    since: Time,
 }
 
-pub(crate) fn gangs(engine: &Cluster, mirror: &ClusterMirror, pods: &[Pod]) -> Vec<Gang> {
+pub(crate) fn gangs(engine: &Cluster, mirror: &ClusterMirror, pods: &[Pod], texts: &mut Interner) -> Vec<Gang> {
     let mut waiting: FxHashMap<(&str, &str), Waiting<'_>> = FxHashMap::default();
     for pod in pods.iter().filter(|pod| pod.waits()) {
         let Some(gang) = pod.pod_group.as_deref() else { continue };
         let entry = waiting.entry((&pod.namespace, gang)).or_insert(Waiting {
             first: None,
-            since: &pod.created,
+            since: pod.created,
         });
-        entry.since = entry.since.min(&pod.created);
+        entry.since = entry.since.min(pod.created);
         if entry.first.is_none() && pod.reason.is_some() {
             entry.first = Some(pod);
         }
@@ -93,13 +95,13 @@ pub(crate) fn gangs(engine: &Cluster, mirror: &ClusterMirror, pods: &[Pod]) -> V
             Some(pod_group) => pod_group.workload_kind_and_name(),
             None => ("pod group".to_owned(), view.gang.name.clone()),
         };
-        let time = |time: Option<kai_engine::model::Millis>| time.map(kai_api::format_time);
+        let time = |time: Option<kai_engine::model::Millis>| time.map(Time::from);
         Gang {
-            namespace: view.gang.namespace.clone(),
-            pod_group: view.gang.name.clone(),
-            workload_kind,
-            workload_name,
-            queue: view.queue.to_owned(),
+            namespace: texts.text(&view.gang.namespace),
+            pod_group: texts.text(&view.gang.name),
+            workload_kind: texts.text(&workload_kind),
+            workload_name: texts.text(&workload_name),
+            queue: texts.text(view.queue),
             priority: view.priority,
             preemptible: view.preemptible,
             min: view.required,
@@ -110,8 +112,8 @@ pub(crate) fn gangs(engine: &Cluster, mirror: &ClusterMirror, pods: &[Pod]) -> V
             releasing: view.releasing,
             needed: view.required.saturating_sub(view.running + view.starting),
             position: None,
-            created: kai_api::format_time(view.created),
-            waiting_since: waits.map(|waits| waits.since.to_owned()),
+            created: view.created.into(),
+            waiting_since: waits.map(|waits| waits.since),
             last_start: time(view.last_start),
             last_eviction: time(view.last_eviction),
             stale_since: time(view.stale_since),
@@ -119,7 +121,9 @@ pub(crate) fn gangs(engine: &Cluster, mirror: &ClusterMirror, pods: &[Pod]) -> V
             reason_source: first.and_then(|pod| pod.reason_source),
         }
     });
-    views.collect()
+    let mut gangs: Vec<Gang> = views.collect();
+    gangs.shrink_to_fit();
+    gangs
 }
 
 /// Sets the positions. `gangs` is sorted by namespace and name.

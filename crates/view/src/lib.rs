@@ -10,12 +10,15 @@ mod amounts;
 mod decision;
 mod foreign_names;
 mod gang;
+mod interner;
 mod knowledge;
 mod node;
 mod node_facts;
 mod pod;
 mod queue;
 mod restrict;
+mod status;
+mod time;
 
 use kai_engine::Cluster;
 use kai_engine::model::{Config, Millis};
@@ -23,10 +26,13 @@ use kai_mirror::ClusterMirror;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
+use interner::Interner;
+
 pub use amounts::GpuAmount;
 pub use decision::{Beneficiary, Decision, DecisionKind};
 pub use foreign_names::OTHER_WORK;
 pub use gang::Gang;
+pub use kai_api::{Text, TextMap};
 pub use kai_mirror::ExplanationView;
 pub use knowledge::{Knowledge, List, MissingList};
 pub use node::{Gpu, GpuState, GpuUser, Node, Slices, SlicesKind, Usage};
@@ -34,6 +40,8 @@ pub use node_facts::{NodeCondition, TopologyDomain};
 pub use pod::{Pod, PodGpus, ReasonSource};
 pub use queue::{Amounts, Lender, Queue};
 pub use restrict::Hidden;
+pub use status::PodStatus;
+pub use time::Time;
 
 /// The version of the JSON form. Fields may be added to it; a change of meaning or a removed field is another version.
 pub const VERSION: &str = "v1";
@@ -44,8 +52,8 @@ pub const VERSION: &str = "v1";
 pub struct ClusterView {
     /// [`VERSION`].
     pub version: String,
-    /// The time of the view, RFC 3339.
-    pub time: String,
+    /// The time of the view.
+    pub time: Time,
     /// The lists that are missing. Everything computed from them is `null`.
     pub missing: Vec<MissingList>,
     /// Nodes of the partition, by name.
@@ -87,10 +95,14 @@ impl ClusterView {
             now,
             knowledge,
         } = sources;
-        let pods = pod::pods(engine, mirror, &knowledge);
-        let mut gangs = gang::gangs(engine, mirror, &pods);
+        let mut texts = Interner::default();
+        let views = engine.pods();
+        let nodes = knowledge
+            .nodes()
+            .then(|| node::nodes(engine, &views, mirror, &knowledge, &mut texts));
+        let pods = pod::pods(views, engine, mirror, &knowledge, &mut texts);
+        let mut gangs = gang::gangs(engine, mirror, &pods, &mut texts);
         let queues = knowledge.queues().then(|| queue::queues(engine, &gangs, &knowledge));
-        let nodes = knowledge.nodes().then(|| node::nodes(engine, mirror, &knowledge));
         // Last: `serving_order` reverts the pipelined placements, which the views above show.
         if knowledge.is_complete() {
             let mut at: FxHashMap<String, u32> = FxHashMap::default();
@@ -103,7 +115,7 @@ impl ClusterView {
         }
         ClusterView {
             version: VERSION.to_owned(),
-            time: kai_api::format_time(now),
+            time: now.into(),
             nodes,
             queues,
             gangs: knowledge.gangs().then_some(gangs),

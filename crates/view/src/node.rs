@@ -4,7 +4,7 @@
 //! order: shared GPUs first, then those of whole-GPU pods, then idle and unhealthy ones. A shared GPU has its UUID once its reservation
 //! pod has reported it.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use kai_engine::Cluster;
 use kai_engine::model::{MemoryKind, MigStrategy, PodKind};
@@ -13,8 +13,9 @@ use kai_mirror::ClusterMirror;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
-use crate::Knowledge;
+use crate::interner::Interner;
 use crate::node_facts::{self, NodeCondition, TopologyDomain};
+use crate::{Knowledge, PodStatus, Text, TextMap};
 
 /// The label with the model of the GPUs, set by the node agent and by GPU feature discovery.
 const MODEL_LABEL: &str = "nvidia.com/gpu.product";
@@ -26,19 +27,19 @@ const GPUS_MAX: i64 = 1_024;
 #[serde(rename_all = "camelCase")]
 pub struct Node {
     /// Name.
-    pub name: String,
+    pub name: Text,
     /// Whether no condition of the node keeps pods away.
     pub ready: bool,
     /// Whether the node is cordoned.
     pub cordoned: bool,
     /// Model of its GPUs; `None` = not labelled.
-    pub gpu_model: Option<String>,
+    pub gpu_model: Option<Text>,
     /// MiB of each GPU; `None` = unknown.
     pub gpu_memory_mib: Option<i64>,
     /// Whether GPU memory is part of the node's RAM.
     pub unified_memory: bool,
     /// `single` or `mixed`, where the node offers MIG slices.
-    pub mig_strategy: Option<String>,
+    pub mig_strategy: Option<Text>,
     /// GPUs that the node offers to pods; replicas, where they are time-sliced.
     pub gpus_allocatable: i64,
     /// GPUs that the device plugin reports unhealthy; `None` = unknown.
@@ -52,18 +53,18 @@ pub struct Node {
     /// Memory in bytes.
     pub memory_bytes: Usage,
     /// Node pool: the value of the scheduler's node pool label; `None` = not labelled.
-    pub pool: Option<String>,
+    pub pool: Option<Text>,
     /// The domains of the cluster's topologies that the node is in, by topology, outermost level first.
     #[serde(default)]
     pub topology: Vec<TopologyDomain>,
     /// Version of the GPU driver; `None` = not labelled.
-    pub driver: Option<String>,
+    pub driver: Option<Text>,
     /// Labels of the GPUs, of KAI and of topologies.
     #[serde(default)]
-    pub labels: BTreeMap<String, String>,
+    pub labels: Arc<TextMap>,
     /// Conditions, by kind.
     #[serde(default)]
-    pub conditions: Vec<NodeCondition>,
+    pub conditions: Arc<[NodeCondition]>,
 }
 
 /// An amount of a node.
@@ -83,9 +84,9 @@ pub struct Gpu {
     /// What it is used for.
     pub state: GpuState,
     /// UUID, where a reservation pod reports it.
-    pub uuid: Option<String>,
+    pub uuid: Option<Text>,
     /// GPU group of a shared GPU.
-    pub gpu_group: Option<String>,
+    pub gpu_group: Option<Text>,
     /// MiB that its pods hold or are promised; `None` = unknown.
     pub used_mib: Option<i64>,
     /// Its pods.
@@ -118,11 +119,11 @@ pub enum GpuState {
 #[serde(rename_all = "camelCase")]
 pub struct GpuUser {
     /// Namespace.
-    pub namespace: String,
+    pub namespace: Text,
     /// Name.
-    pub name: String,
+    pub name: Text,
     /// Status in scheduling.
-    pub status: String,
+    pub status: PodStatus,
     /// Whether another scheduler placed it.
     pub foreign: bool,
     /// MiB of the GPU; `None` = unknown, or a slice.
@@ -136,7 +137,7 @@ pub struct GpuUser {
 #[serde(rename_all = "camelCase")]
 pub struct Slices {
     /// Resource name, such as `nvidia.com/mig-1g.5gb`.
-    pub resource: String,
+    pub resource: Text,
     /// What the parts are.
     pub kind: SlicesKind,
     /// How many the node offers.
@@ -157,8 +158,14 @@ pub enum SlicesKind {
     Replica,
 }
 
-pub(crate) fn nodes(engine: &Cluster, mirror: &ClusterMirror, knowledge: &Knowledge) -> Vec<Node> {
-    let (own, others) = (engine.pods(), engine.other_pods());
+pub(crate) fn nodes(
+    engine: &Cluster,
+    own: &[PodView<'_>],
+    mirror: &ClusterMirror,
+    knowledge: &Knowledge,
+    texts: &mut Interner,
+) -> Vec<Node> {
+    let others = engine.other_pods();
     let mut users: FxHashMap<&str, Vec<&PodView<'_>>> = FxHashMap::default();
     for pod in own.iter().chain(&others).filter(|pod| uses_gpus(pod)) {
         if let Some(node) = pod.node {
@@ -168,7 +175,7 @@ pub(crate) fn nodes(engine: &Cluster, mirror: &ClusterMirror, knowledge: &Knowle
     let views = engine.nodes();
     let views = views.iter().map(|view| {
         let users = users.get(view.name).map(Vec::as_slice).unwrap_or_default();
-        node(view, users, mirror, knowledge)
+        node(view, users, mirror, knowledge, texts)
     });
     views.collect()
 }
@@ -192,37 +199,47 @@ fn uses_gpus(pod: &PodView<'_>) -> bool {
     has_place && in_own_name && pod.gpus != PodGpus::None
 }
 
-fn node(view: &NodeView<'_>, users: &[&PodView<'_>], mirror: &ClusterMirror, knowledge: &Knowledge) -> Node {
+fn node(
+    view: &NodeView<'_>,
+    users: &[&PodView<'_>],
+    mirror: &ClusterMirror,
+    knowledge: &Knowledge,
+    texts: &mut Interner,
+) -> Node {
     let known = knowledge.all_pods();
     let usage = |allocatable: i64, idle: i64| Usage {
         allocatable,
         used: known.then(|| allocatable - idle),
     };
-    let label = |key: &str| view.labels.get(key).map(|text| text.to_owned());
+    let label = |key: &str, texts: &mut Interner| view.labels.get(key).map(|text| texts.text(text));
     let unhealthy = mirror.failed_gpus(view.name);
     Node {
-        name: view.name.to_owned(),
+        name: texts.text(view.name),
         ready: !view.unhealthy,
         cordoned: view.cordoned,
-        gpu_model: label(MODEL_LABEL),
+        gpu_model: label(MODEL_LABEL, texts),
         gpu_memory_mib: view.gpu_memory_mib,
         unified_memory: view.memory_kind == MemoryKind::Unified,
         mig_strategy: match view.mig_strategy {
             MigStrategy::None => None,
-            MigStrategy::Single => Some("single".to_owned()),
-            MigStrategy::Mixed => Some("mixed".to_owned()),
+            MigStrategy::Single => Some(texts.text("single")),
+            MigStrategy::Mixed => Some(texts.text("mixed")),
         },
         gpus_allocatable: view.gpus,
         gpus_unhealthy: unhealthy,
-        gpus: gpus(view, users, mirror, known),
-        slices: slices(view, users, known),
+        gpus: {
+            let mut gpus = gpus(view, users, mirror, known, texts);
+            gpus.shrink_to_fit();
+            gpus
+        },
+        slices: slices(view, users, known, texts),
         cpu_milli: usage(view.cpu_milli, view.cpu_idle_milli),
         memory_bytes: usage(view.memory_bytes, view.memory_idle_bytes),
-        pool: label(mirror.node_pool_label()),
-        topology: node_facts::domains(view.labels, mirror),
-        driver: node_facts::driver(view.labels),
-        labels: node_facts::shown_labels(view.labels, mirror),
-        conditions: node_facts::conditions(view.name, mirror),
+        pool: label(mirror.node_pool_label(), texts),
+        topology: node_facts::domains(view.labels, mirror, texts),
+        driver: node_facts::driver(view.labels).map(|version| texts.text(&version)),
+        labels: node_facts::shown_labels(view.labels, mirror, texts),
+        conditions: node_facts::conditions(view.name, mirror, texts),
     }
 }
 
@@ -230,19 +247,25 @@ fn is_time_sliced(view: &NodeView<'_>) -> bool {
     view.gpus > view.physical_gpus
 }
 
-fn user(pod: &PodView<'_>, mib: Option<i64>, slices: i64) -> GpuUser {
+fn user(pod: &PodView<'_>, mib: Option<i64>, slices: i64, texts: &mut Interner) -> GpuUser {
     GpuUser {
-        namespace: pod.namespace.to_owned(),
-        name: pod.name.to_owned(),
-        status: pod.status.name().to_owned(),
+        namespace: texts.text(pod.namespace),
+        name: texts.text(pod.name),
+        status: pod.status.into(),
         foreign: pod.kind == PodKind::Foreign,
         mib,
         slices,
     }
 }
 
-fn gpus(view: &NodeView<'_>, users: &[&PodView<'_>], mirror: &ClusterMirror, known: bool) -> Vec<Gpu> {
-    let mut gpus = shared_gpus(view, users, mirror);
+fn gpus(
+    view: &NodeView<'_>,
+    users: &[&PodView<'_>],
+    mirror: &ClusterMirror,
+    known: bool,
+    texts: &mut Interner,
+) -> Vec<Gpu> {
+    let mut gpus = shared_gpus(view, users, mirror, texts);
     let empty = |state, used_mib| Gpu {
         state,
         uuid: None,
@@ -260,7 +283,8 @@ fn gpus(view: &NodeView<'_>, users: &[&PodView<'_>], mirror: &ClusterMirror, kno
         let PodGpus::Whole { devices } = pod.gpus else { continue };
         for _ in 0..room(&gpus, devices) {
             let mut gpu = empty(GpuState::Whole, view.gpu_memory_mib);
-            gpu.pods.push(user(pod, view.gpu_memory_mib, 0));
+            // A vector of one: `push` would make room for four.
+            gpu.pods = vec![user(pod, view.gpu_memory_mib, 0, texts)];
             gpus.push(gpu);
         }
     }
@@ -280,12 +304,12 @@ fn gpus(view: &NodeView<'_>, users: &[&PodView<'_>], mirror: &ClusterMirror, kno
     gpus
 }
 
-fn shared_gpus(view: &NodeView<'_>, users: &[&PodView<'_>], mirror: &ClusterMirror) -> Vec<Gpu> {
+fn shared_gpus(view: &NodeView<'_>, users: &[&PodView<'_>], mirror: &ClusterMirror, texts: &mut Interner) -> Vec<Gpu> {
     let mut pods: FxHashMap<&str, Vec<GpuUser>> = FxHashMap::default();
     for pod in users {
         let PodGpus::Share { mib, .. } = pod.gpus else { continue };
         for gpu_group in &pod.gpu_groups {
-            pods.entry(gpu_group).or_default().push(user(pod, mib, 0));
+            pods.entry(gpu_group).or_default().push(user(pod, mib, 0, texts));
         }
     }
     let known_memory = view.gpu_memory_mib.is_some();
@@ -294,10 +318,14 @@ fn shared_gpus(view: &NodeView<'_>, users: &[&PodView<'_>], mirror: &ClusterMirr
         .iter()
         .map(|shared| Gpu {
             state: GpuState::Shared,
-            uuid: mirror.gpu_of_group(&shared.gpu_group).map(str::to_owned),
-            gpu_group: Some(shared.gpu_group.clone()),
+            uuid: mirror.gpu_of_group(&shared.gpu_group).map(|uuid| texts.text(uuid)),
+            gpu_group: Some(texts.text(&shared.gpu_group)),
             used_mib: known_memory.then_some(shared.used_mib),
-            pods: pods.remove(shared.gpu_group.as_str()).unwrap_or_default(),
+            pods: {
+                let mut pods = pods.remove(shared.gpu_group.as_str()).unwrap_or_default();
+                pods.shrink_to_fit();
+                pods
+            },
         })
         .collect();
     // The ids of GPU groups are random: by them, the GPUs of two equal clusters would be in different orders.
@@ -306,15 +334,15 @@ fn shared_gpus(view: &NodeView<'_>, users: &[&PodView<'_>], mirror: &ClusterMirr
     gpus
 }
 
-fn slices(view: &NodeView<'_>, users: &[&PodView<'_>], known: bool) -> Vec<Slices> {
+fn slices(view: &NodeView<'_>, users: &[&PodView<'_>], known: bool, texts: &mut Interner) -> Vec<Slices> {
     let mut all: Vec<Slices> = Vec::new();
     if is_time_sliced(view) {
         let pods = users.iter().filter_map(|pod| match pod.gpus {
-            PodGpus::Whole { devices } => Some(user(pod, None, devices)),
+            PodGpus::Whole { devices } => Some(user(pod, None, devices, texts)),
             PodGpus::None | PodGpus::Share { .. } | PodGpus::Mig(_) => None,
         });
         all.push(Slices {
-            resource: kai_api::keys::RESOURCE_GPU.to_owned(),
+            resource: kai_api::keys::RESOURCE_GPU.into(),
             kind: SlicesKind::Replica,
             allocatable: view.gpus,
             used: known.then(|| view.gpus - view.idle_devices),
@@ -325,12 +353,12 @@ fn slices(view: &NodeView<'_>, users: &[&PodView<'_>], known: bool) -> Vec<Slice
         let pods = users.iter().filter_map(|pod| match &pod.gpus {
             PodGpus::Mig(slices) => {
                 let (_, count) = slices.iter().find(|(name, _)| name == resource)?;
-                Some(user(pod, None, *count))
+                Some(user(pod, None, *count, texts))
             }
             PodGpus::None | PodGpus::Whole { .. } | PodGpus::Share { .. } => None,
         });
         all.push(Slices {
-            resource: (*resource).to_owned(),
+            resource: Text::from(*resource),
             kind: SlicesKind::Mig,
             allocatable: *allocatable,
             used: known.then(|| allocatable - idle),

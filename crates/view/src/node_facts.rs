@@ -1,10 +1,13 @@
 //! What labels, conditions and topologies say about a node.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use kai_engine::model::Labels;
 use kai_mirror::ClusterMirror;
 use serde::{Deserialize, Serialize};
+
+use crate::interner::Interner;
+use crate::{Text, TextMap};
 
 /// Version of the GPU driver, set by the node agent and by GPU feature discovery.
 const DRIVER_LABEL: &str = "nvidia.com/cuda.driver-version.full";
@@ -30,25 +33,25 @@ const HIDDEN_LABELS: &str = "nvidia.com/gpu.deploy.";
 #[serde(rename_all = "camelCase")]
 pub struct TopologyDomain {
     /// Name of the topology.
-    pub topology: String,
+    pub topology: Text,
     /// The node label of the level.
-    pub level: String,
+    pub level: Text,
     /// The label's value: the domain.
-    pub value: String,
+    pub value: Text,
 }
 
 /// A condition of a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeCondition {
     /// Type, such as `Ready` or `GPUSetupHealthy`.
-    pub kind: String,
+    pub kind: Text,
     /// `True`, `False` or `Unknown`.
-    pub status: String,
+    pub status: Text,
     /// Reason in one word.
-    pub reason: Option<String>,
+    pub reason: Option<Text>,
     /// Message for people. Long ones are cut.
-    pub message: Option<String>,
+    pub message: Option<Text>,
 }
 
 impl NodeCondition {
@@ -77,22 +80,23 @@ pub(crate) fn driver(labels: &Labels) -> Option<String> {
 }
 
 /// The domains that the node is in. A level without the label ends the topology's path: the node is in no domain below it.
-pub(crate) fn domains(labels: &Labels, mirror: &ClusterMirror) -> Vec<TopologyDomain> {
-    let of_topologies = mirror.topologies().flat_map(|topology| {
+pub(crate) fn domains(labels: &Labels, mirror: &ClusterMirror, texts: &mut Interner) -> Vec<TopologyDomain> {
+    let mut domains = Vec::new();
+    for topology in mirror.topologies() {
         let levels = topology.levels.iter();
-        levels.map_while(|level| {
-            Some(TopologyDomain {
-                topology: topology.name.clone(),
-                level: level.node_label.clone(),
-                value: labels.get(&level.node_label)?.clone(),
-            })
-        })
-    });
-    of_topologies.collect()
+        let levels = levels.map_while(|level| Some((&level.node_label, labels.get(&level.node_label)?)));
+        domains.extend(levels.map(|(level, value)| TopologyDomain {
+            topology: texts.text(&topology.name),
+            level: texts.text(level),
+            value: texts.text(value),
+        }));
+    }
+    domains.shrink_to_fit();
+    domains
 }
 
 /// The labels that a view shows.
-pub(crate) fn shown_labels(labels: &Labels, mirror: &ClusterMirror) -> BTreeMap<String, String> {
+pub(crate) fn shown_labels(labels: &Labels, mirror: &ClusterMirror, texts: &mut Interner) -> Arc<TextMap> {
     let is_level = |key: &str| {
         let mut levels = mirror.topologies().flat_map(|topology| &topology.levels);
         levels.any(|level| level.node_label == key)
@@ -102,22 +106,23 @@ pub(crate) fn shown_labels(labels: &Labels, mirror: &ClusterMirror) -> BTreeMap<
         by_name || key == mirror.node_pool_label() || is_level(key)
     };
     let shown = labels.iter().filter(|(key, _)| is_shown(key));
-    shown.map(|(key, value)| (key.clone(), value.clone())).collect()
+    let shown = shown.map(|(key, value)| (texts.text(key), texts.text(value))).collect();
+    texts.labels(shown)
 }
 
 /// The conditions of the node, by kind.
-pub(crate) fn conditions(node: &str, mirror: &ClusterMirror) -> Vec<NodeCondition> {
+pub(crate) fn conditions(node: &str, mirror: &ClusterMirror, texts: &mut Interner) -> Arc<[NodeCondition]> {
     let of_node = mirror.node_conditions(node).iter();
     let mut conditions: Vec<NodeCondition> = of_node
         .map(|condition| NodeCondition {
-            kind: condition.kind().to_owned(),
-            status: condition.status().to_owned(),
-            reason: condition.reason.as_deref().map(str::to_owned),
-            message: condition.message.as_deref().map(str::to_owned),
+            kind: texts.text(condition.kind()),
+            status: texts.text(condition.status()),
+            reason: condition.reason.clone(),
+            message: condition.message.clone(),
         })
         .collect();
     conditions.sort_by(|a, b| a.kind.cmp(&b.kind));
-    conditions
+    texts.conditions(conditions)
 }
 
 #[cfg(test)]
@@ -149,8 +154,8 @@ mod tests {
     fn conditions_are_good_or_bad_by_their_kind() {
         let check = |kind: &str, status: &str| {
             let condition = NodeCondition {
-                kind: kind.to_owned(),
-                status: status.to_owned(),
+                kind: kind.into(),
+                status: status.into(),
                 reason: None,
                 message: None,
             };

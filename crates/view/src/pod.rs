@@ -10,35 +10,36 @@ use kai_engine::report::{PodGpus as EngineGpus, PodView, Status};
 use kai_mirror::ClusterMirror;
 use serde::{Deserialize, Serialize};
 
-use crate::Knowledge;
+use crate::interner::Interner;
+use crate::{Knowledge, PodStatus, Text, Time};
 
 /// A pod of this scheduler.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pod {
     /// Namespace.
-    pub namespace: String,
+    pub namespace: Text,
     /// Name.
-    pub name: String,
+    pub name: Text,
     /// Uid.
-    pub uid: String,
+    pub uid: Text,
     /// Name of its pod group, in the same namespace.
-    pub pod_group: Option<String>,
+    pub pod_group: Option<Text>,
     /// Status in scheduling, as in the answer of `/explain`.
-    pub status: String,
+    pub status: PodStatus,
     /// Node, where it has one or is promised one.
-    pub node: Option<String>,
+    pub node: Option<Text>,
     /// GPUs that it holds or requests.
     pub gpus: PodGpus,
     /// GPU groups that it shares.
-    pub gpu_groups: Vec<String>,
+    pub gpu_groups: Vec<Text>,
     /// Creation time.
-    pub created: String,
+    pub created: Time,
     /// Since when it has its status: the creation of a pod that waits, the deletion time of a pod that is being deleted, the last start of
     /// the gang of another one. `None` = unknown.
-    pub since: Option<String>,
+    pub since: Option<Time>,
     /// Why it waits or was evicted.
-    pub reason: Option<String>,
+    pub reason: Option<Text>,
     /// Where the reason is from; `None` without a reason.
     pub reason_source: Option<ReasonSource>,
 }
@@ -46,7 +47,10 @@ pub struct Pod {
 impl Pod {
     /// Whether it has no place yet, or only the promise of one.
     pub fn waits(&self) -> bool {
-        matches!(self.status.as_str(), "Pending" | "Gated" | "Pipelined")
+        matches!(
+            self.status,
+            PodStatus::Pending | PodStatus::Gated | PodStatus::Pipelined
+        )
     }
 }
 
@@ -84,7 +88,7 @@ pub enum PodGpus {
     /// MIG slices.
     Mig {
         /// Resource name and count.
-        slices: Vec<(String, i64)>,
+        slices: Vec<(Text, i64)>,
     },
 }
 
@@ -99,41 +103,47 @@ impl From<&EngineGpus<'_>> for PodGpus {
                 mib: *mib,
             },
             EngineGpus::Mig(slices) => PodGpus::Mig {
-                slices: slices
-                    .iter()
-                    .map(|(name, count)| ((*name).to_owned(), *count))
-                    .collect(),
+                slices: slices.iter().map(|(name, count)| (Text::from(*name), *count)).collect(),
             },
         }
     }
 }
 
-pub(crate) fn pods(engine: &Cluster, mirror: &ClusterMirror, knowledge: &Knowledge) -> Vec<Pod> {
+pub(crate) fn pods(
+    views: Vec<PodView<'_>>,
+    engine: &Cluster,
+    mirror: &ClusterMirror,
+    knowledge: &Knowledge,
+    texts: &mut Interner,
+) -> Vec<Pod> {
     let starts: rustc_hash::FxHashMap<_, _> = engine
         .gangs()
         .into_iter()
         .filter_map(|gang| Some((gang.gang, gang.last_start?)))
         .collect();
-    let mut texts = ReasonTexts::default();
-    let views = engine.pods().into_iter().map(|view| {
+    let mut reasons = ReasonTexts::default();
+    let pods = views.into_iter().map(|view| {
         let start = view.gang.and_then(|gang| starts.get(gang)).copied();
-        let (reason, reason_source) = reason(&view, mirror, knowledge, &mut texts);
+        let (reason, reason_source) = reason(&view, mirror, knowledge, &mut reasons);
         Pod {
-            namespace: view.namespace.to_owned(),
-            name: view.name.to_owned(),
-            uid: view.uid.to_owned(),
-            pod_group: view.gang.map(|gang| gang.name.clone()),
-            status: view.status.name().to_owned(),
-            node: view.node.map(str::to_owned),
+            namespace: texts.text(view.namespace),
+            name: texts.text(view.name),
+            uid: view.uid.into(),
+            pod_group: view.gang.map(|gang| texts.text(&gang.name)),
+            status: view.status.into(),
+            node: view.node.map(|node| texts.text(node)),
             gpus: PodGpus::from(&view.gpus),
-            gpu_groups: view.gpu_groups.clone(),
-            created: kai_api::format_time(view.created),
-            since: since(&view, start).map(kai_api::format_time),
-            reason,
+            gpu_groups: view.gpu_groups.iter().map(|group| texts.text(group)).collect(),
+            created: view.created.into(),
+            since: since(&view, start).map(Time::from),
+            reason: reason.map(|reason| texts.text(&reason)),
             reason_source,
         }
     });
-    views.collect()
+    // In the memory of the engine's views, which is larger.
+    let mut pods: Vec<Pod> = pods.collect();
+    pods.shrink_to_fit();
+    pods
 }
 
 fn since(view: &PodView<'_>, start: Option<Millis>) -> Option<Millis> {

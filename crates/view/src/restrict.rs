@@ -1,13 +1,14 @@
 //! A view for people who may see only some namespaces: it has no name of a pod, gang or workload in another one. What other namespaces
 //! hold stays visible as amounts, since people must see why a GPU is not free.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use kai_mirror::{ExplanationView, StepView};
 use serde::{Deserialize, Serialize};
 
 use crate::foreign_names::{NameFilter, OTHER_WORK, is_plain_name};
-use crate::{ClusterView, Decision, GpuUser};
+use crate::{ClusterView, Decision, GpuUser, PodStatus, Text};
 
 /// How much a restricted view leaves out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,12 +25,12 @@ impl ClusterView {
     /// left out; on GPUs and slices they are one user without a namespace, called [`OTHER_WORK`]. Nodes and queues stay.
     pub fn restricted_to(&self, namespaces: &BTreeSet<String>) -> ClusterView {
         let filter = self.name_filter(namespaces);
-        let clean = |reason: &Option<String>| reason.as_deref().map(|text| filter.clean(text).into_owned());
+        let clean = |reason: &Option<Text>| reason.as_ref().map(|text| clean_text(&filter, text));
         let mut hidden = Hidden::default();
         let gangs = self.gangs.as_ref().map(|gangs| {
             let own = gangs
                 .iter()
-                .filter(|gang| namespaces.contains(&gang.namespace))
+                .filter(|gang| namespaces.contains(gang.namespace.as_str()))
                 .cloned();
             let mut own: Vec<_> = own.collect();
             own.iter_mut().for_each(|gang| gang.reason = clean(&gang.reason));
@@ -37,7 +38,10 @@ impl ClusterView {
             own
         });
         let pods = self.pods.as_ref().map(|pods| {
-            let own = pods.iter().filter(|pod| namespaces.contains(&pod.namespace)).cloned();
+            let own = pods
+                .iter()
+                .filter(|pod| namespaces.contains(pod.namespace.as_str()))
+                .cloned();
             let mut own: Vec<_> = own.collect();
             own.iter_mut().for_each(|pod| pod.reason = clean(&pod.reason));
             hidden.pods = count(pods.len() - own.len());
@@ -59,7 +63,7 @@ impl ClusterView {
         });
         ClusterView {
             version: self.version.clone(),
-            time: self.time.clone(),
+            time: self.time,
             missing: self.missing.clone(),
             nodes,
             queues: self.queues.clone(),
@@ -107,7 +111,7 @@ impl ClusterView {
 
     fn name_filter<'a>(&self, namespaces: &'a BTreeSet<String>) -> NameFilter<'a> {
         let gangs = self.gangs.iter().flatten();
-        let mut foreign = gangs.filter(|gang| !namespaces.contains(&gang.namespace));
+        let mut foreign = gangs.filter(|gang| !namespaces.contains(gang.namespace.as_str()));
         let is_odd = |words: &str| !words.split(' ').all(is_plain_name);
         NameFilter {
             namespaces,
@@ -118,6 +122,14 @@ impl ClusterView {
     }
 }
 
+/// The text without foreign names; the same text where it has none.
+fn clean_text(filter: &NameFilter<'_>, text: &Text) -> Text {
+    match filter.clean(text) {
+        Cow::Borrowed(clean) if *text == clean => text.clone(),
+        clean => clean.as_ref().into(),
+    }
+}
+
 /// Numbers of objects of a cluster are far below the maximum.
 fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
@@ -125,23 +137,19 @@ fn count(number: usize) -> u32 {
 
 /// Replaces the users of other namespaces by one, at the place of the first of them.
 fn merge_foreign(users: &mut Vec<GpuUser>, namespaces: &BTreeSet<String>) {
-    let is_own = |user: &GpuUser| namespaces.contains(&user.namespace);
+    let is_own = |user: &GpuUser| namespaces.contains(user.namespace.as_str());
     let Some(at) = users.iter().position(|user| !is_own(user)) else {
         return;
     };
     let foreign: Vec<GpuUser> = users.extract_if(at.., |user| !is_own(user)).collect();
     let status = |first: &GpuUser| {
         let is_common = foreign.iter().all(|user| user.status == first.status);
-        if is_common {
-            first.status.clone()
-        } else {
-            "Running".to_owned()
-        }
+        if is_common { first.status } else { PodStatus::Running }
     };
     let other_work = GpuUser {
-        namespace: String::new(),
-        name: OTHER_WORK.to_owned(),
-        status: foreign.first().map(status).unwrap_or_default(),
+        namespace: Text::default(),
+        name: OTHER_WORK.into(),
+        status: foreign.first().map_or(PodStatus::Running, status),
         foreign: foreign.iter().all(|user| user.foreign),
         // Unknown as soon as one of them is.
         mib: foreign

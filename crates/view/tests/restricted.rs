@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use kai_view::{
     Beneficiary, ClusterView, Decision, DecisionKind, Gang, GpuUser, Hidden, Knowledge, OTHER_WORK, Pod, PodGpus,
+    PodStatus, Text, Time,
 };
 use proptest::prelude::*;
 use serde_json::json;
@@ -70,11 +71,11 @@ fn view(all: &[Work]) -> ClusterView {
         let (namespace, workload_name) = (namespace(work.namespace), work.workload_name(at));
         let reason = reason(all, &work.holders);
         gangs.push(Gang {
-            namespace: namespace.clone(),
-            pod_group: gang.clone(),
-            workload_kind: "Job".to_owned(),
-            workload_name: workload_name.clone(),
-            queue: "q".to_owned(),
+            namespace: namespace.as_str().into(),
+            pod_group: gang.as_str().into(),
+            workload_kind: "Job".into(),
+            workload_name: workload_name.as_str().into(),
+            queue: "q".into(),
             priority: 50,
             preemptible: true,
             min: 1,
@@ -85,33 +86,37 @@ fn view(all: &[Work]) -> ClusterView {
             releasing: 0,
             needed: 1,
             position: None,
-            created: String::new(),
+            created: Time::default(),
             waiting_since: None,
             last_start: None,
             last_eviction: None,
             stale_since: None,
-            reason: Some(reason.clone()),
+            reason: Some(reason.as_str().into()),
             reason_source: None,
         });
-        let status = if work.waits { "Pending" } else { "Running" };
+        let status = if work.waits {
+            PodStatus::Pending
+        } else {
+            PodStatus::Running
+        };
         pods.push(Pod {
-            namespace: namespace.clone(),
-            name: pod.clone(),
-            uid: String::new(),
-            pod_group: Some(gang.clone()),
-            status: status.to_owned(),
+            namespace: namespace.as_str().into(),
+            name: pod.as_str().into(),
+            uid: Text::default(),
+            pod_group: Some(gang.as_str().into()),
+            status,
             node: None,
             gpus: PodGpus::Whole { devices: 1 },
             gpu_groups: Vec::new(),
-            created: String::new(),
+            created: Time::default(),
             since: None,
-            reason: Some(reason.clone()),
+            reason: Some(reason.as_str().into()),
             reason_source: None,
         });
         users.push(GpuUser {
-            namespace: namespace.clone(),
-            name: pod.clone(),
-            status: status.to_owned(),
+            namespace: namespace.as_str().into(),
+            name: pod.as_str().into(),
+            status,
             foreign: false,
             mib: Some(100),
             slices: 1,
@@ -127,7 +132,7 @@ fn view(all: &[Work]) -> ClusterView {
         });
         decisions.push(Decision {
             number: at as u64,
-            time: String::new(),
+            time: Time::default(),
             kind: DecisionKind::Evict,
             action: Some("reclaim".to_owned()),
             namespace,
@@ -136,7 +141,7 @@ fn view(all: &[Work]) -> ClusterView {
             workload: format!("Job {workload_name}"),
             queue: None,
             node: None,
-            gpus: PodGpus::None,
+            gpus: Some(PodGpus::None),
             beneficiary,
             reason: Some(reason),
         });

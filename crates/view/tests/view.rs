@@ -202,7 +202,10 @@ fn gangs_have_the_names_that_people_know_and_say_why_they_wait() {
     assert_eq!(big.workload(), "Job big-owner");
     assert_eq!((big.min, big.needed, big.waiting, big.running), (2, 2, 2, 0));
     assert_eq!(big.position, Some(1));
-    assert_eq!(big.waiting_since.as_deref(), Some("2026-01-01T00:30:00Z"));
+    assert_eq!(
+        big.waiting_since.map(|time| time.to_string()).as_deref(),
+        Some("2026-01-01T00:30:00Z")
+    );
     let reason = big.reason.as_deref().unwrap();
     assert!(reason.contains("held by"), "{reason}");
     assert!(reason.contains("Job team/train-owner"), "{reason}");
@@ -303,7 +306,7 @@ fn without_a_list_its_consequences_are_unknown_and_reasons_come_from_conditions(
     };
     assert_eq!(
         reason(&no_nodes, "big-1"),
-        (Some("as the scheduler wrote".to_owned()), Some(ReasonSource::Condition))
+        (Some("as the scheduler wrote".into()), Some(ReasonSource::Condition))
     );
     assert_eq!(reason(&no_nodes, "big-0"), (None, None));
 
@@ -332,7 +335,7 @@ fn eviction() -> Decision {
     let text = |text: &str| Some(text.to_owned());
     Decision {
         number: 7,
-        time: "2026-01-01T00:58:00Z".to_owned(),
+        time: "2026-01-01T00:58:00Z".parse().unwrap(),
         kind: DecisionKind::Evict,
         action: text("reclaim"),
         namespace: "team".to_owned(),
@@ -341,7 +344,7 @@ fn eviction() -> Decision {
         workload: "Job old-owner".to_owned(),
         queue: text("team-a"),
         node: text("h100-1"),
-        gpus: PodGpus::Whole { devices: 1 },
+        gpus: Some(PodGpus::Whole { devices: 1 }),
         beneficiary: Some(Beneficiary {
             namespace: "team".to_owned(),
             pod_group: "earlier".to_owned(),

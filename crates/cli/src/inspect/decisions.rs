@@ -116,7 +116,7 @@ fn lines(decisions: &[Decision], wide: bool, screen: Screen) -> Vec<String> {
     for decision in decisions {
         let (word, colour) = verb(decision.kind);
         let mut row: Vec<Cell> = vec![
-            time_of_day(&decision.time).into(),
+            words::time_of_day(decision.time).into(),
             Cell::coloured(word, colour),
             subject(decision).into(),
             decision.node.as_deref().unwrap_or_default().into(),
@@ -149,10 +149,6 @@ fn verb(kind: DecisionKind) -> (&'static str, Colour) {
 }
 
 /// `12:34:56` of a time in RFC 3339.
-fn time_of_day(time: &str) -> &str {
-    time.get(11..19).unwrap_or(time)
-}
-
 /// The pod; Events about evictions only name the workload.
 fn subject(decision: &Decision) -> String {
     match decision.pod.is_empty() {
@@ -170,13 +166,14 @@ fn qualified(workload: &str, namespace: &str) -> String {
 }
 
 fn gpus(decision: &Decision) -> Option<String> {
-    (decision.gpus != kai_view::PodGpus::None).then(|| words::pod_gpus(&decision.gpus))
+    let gpus = decision.gpus.as_ref()?;
+    (*gpus != kai_view::PodGpus::None).then(|| words::pod_gpus(gpus))
 }
 
 /// A decision in a line: time, verb, pod, and what else is of interest.
 pub(crate) fn line(decision: &Decision) -> Cell {
     let (word, colour) = verb(decision.kind);
-    let mut cell = Cell::coloured(&format!("{}  ", time_of_day(&decision.time)), DIM);
+    let mut cell = Cell::coloured(&format!("{}  ", words::time_of_day(decision.time)), DIM);
     cell.push(&format!("{word:<7}"), Some(colour));
     cell.push(&format!("  {}", subject(decision)), None);
     let node = decision.node.as_deref().unwrap_or("its node");
@@ -287,7 +284,7 @@ mod tests {
     fn decision(kind: DecisionKind) -> Decision {
         Decision {
             number: 1,
-            time: "2026-01-01T10:00:01Z".to_owned(),
+            time: "2026-01-01T10:00:01Z".parse().unwrap(),
             kind,
             action: None,
             namespace: "team".to_owned(),
@@ -296,7 +293,7 @@ mod tests {
             workload: "Deployment llm".to_owned(),
             queue: Some("team-a".to_owned()),
             node: Some("h100-1".to_owned()),
-            gpus: PodGpus::Whole { devices: 2 },
+            gpus: Some(PodGpus::Whole { devices: 2 }),
             beneficiary: None,
             reason: None,
         }
@@ -338,7 +335,7 @@ mod tests {
         let of_event = Decision {
             pod: String::new(),
             node: None,
-            gpus: PodGpus::None,
+            gpus: Some(PodGpus::None),
             ..evicted()
         };
         check(

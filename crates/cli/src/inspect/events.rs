@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kai_api::{Metadata, Object, ObjectKey, Resource, Scope, keys};
 use kai_cluster::{Client, Error, Informer, Selection, Subscription};
-use kai_view::{Beneficiary, ClusterView, Decision, DecisionKind, Gang, Pod, PodGpus};
+use kai_view::{Beneficiary, ClusterView, Decision, DecisionKind, Gang, Pod, Text, Time};
 use rustc_hash::FxHashMap;
 use serde::Deserialize;
 use tokio::sync::Notify;
@@ -127,15 +127,16 @@ pub(crate) struct DecisionLog {
 impl DecisionLog {
     /// Adds the Events that are new and of this scheduler.
     pub(crate) fn add(&mut self, events: &[Arc<SchedulerEvent>], scheduler: &str, view: &ClusterView) {
-        let mut fresh: Vec<(&SchedulerEvent, DecisionKind, &str)> = Vec::new();
+        let mut fresh: Vec<(&SchedulerEvent, DecisionKind, Time)> = Vec::new();
         for event in events {
             let kind = REASONS.iter().find(|(reason, _)| *reason == event.reason);
             let time = event.last_timestamp.as_deref().or(event.first_timestamp.as_deref());
+            let time = time.and_then(|time| time.parse::<Time>().ok());
             let (Some((_, kind)), Some(time)) = (kind, time) else {
                 continue;
             };
             let is_ours = event.source.component.as_deref() == Some(scheduler);
-            if is_ours && is_recent(time, &view.time) && self.note(event) {
+            if is_ours && is_recent(time, view.time) && self.note(event) {
                 fresh.push((event, *kind, time));
             }
         }
@@ -155,7 +156,7 @@ impl DecisionLog {
             self.count += 1;
             self.decisions.push(lookup.decision(event, kind, time, self.count));
         }
-        self.decisions.retain(|decision| is_recent(&decision.time, &view.time));
+        self.decisions.retain(|decision| is_recent(decision.time, view.time));
     }
 
     /// Remembers the Event; false if it was there before.
@@ -170,11 +171,8 @@ impl DecisionLog {
     }
 }
 
-fn is_recent(time: &str, now: &str) -> bool {
-    match (kai_api::parse_time(time), kai_api::parse_time(now)) {
-        (Ok(time), Ok(now)) => (now - time).0 <= HOUR_MILLIS,
-        _ => false,
-    }
+fn is_recent(time: Time, now: Time) -> bool {
+    now.millis().saturating_sub(time.millis()) <= HOUR_MILLIS
 }
 
 /// Finds the objects of Events in a view.
@@ -183,12 +181,12 @@ struct Lookup<'a> {
 }
 
 impl Lookup<'_> {
-    fn decision(&self, event: &SchedulerEvent, kind: DecisionKind, time: &str, number: u64) -> Decision {
+    fn decision(&self, event: &SchedulerEvent, kind: DecisionKind, time: Time, number: u64) -> Decision {
         let Involved { namespace, name } = &event.involved_object;
         let message = event.message.as_deref().unwrap_or_default();
         let decision = Decision {
             number,
-            time: time.to_owned(),
+            time,
             kind,
             action: None,
             namespace: namespace.clone(),
@@ -197,7 +195,7 @@ impl Lookup<'_> {
             workload: String::new(),
             queue: None,
             node: None,
-            gpus: PodGpus::None,
+            gpus: None,
             beneficiary: None,
             reason: None,
         };
@@ -205,15 +203,15 @@ impl Lookup<'_> {
             DecisionKind::Evict => self.eviction(decision, event, message),
             DecisionKind::Bind | DecisionKind::Promise => {
                 let pod = self.pod(namespace, name);
-                let pod_group = pod.and_then(|pod| pod.pod_group.clone());
+                let pod_group = pod.and_then(|pod| pod.pod_group.as_ref().map(Text::to_string));
                 let gang = pod_group.as_deref().and_then(|group| self.gang(namespace, group));
                 Decision {
                     pod: name.clone(),
                     workload: gang.map_or_else(|| format!("Pod {name}"), workload),
-                    queue: gang.map(|gang| gang.queue.clone()),
+                    queue: gang.map(|gang| gang.queue.to_string()),
                     pod_group,
-                    node: node_of(message).or_else(|| pod.and_then(|pod| pod.node.clone())),
-                    gpus: pod.map_or(PodGpus::None, |pod| pod.gpus.clone()),
+                    node: node_of(message).or_else(|| pod.and_then(|pod| pod.node.as_ref().map(Text::to_string))),
+                    gpus: pod.map(|pod| pod.gpus.clone()),
                     reason: (kind == DecisionKind::Promise).then(|| message.to_owned()),
                     ..decision
                 }
@@ -234,7 +232,7 @@ impl Lookup<'_> {
             let gang = self.gang(&namespace, &name);
             Beneficiary {
                 workload: gang.map_or_else(|| format!("pod group {name}"), workload),
-                queue: gang.map(|gang| gang.queue.clone()),
+                queue: gang.map(|gang| gang.queue.to_string()),
                 namespace,
                 pod_group: name,
             }
@@ -242,7 +240,7 @@ impl Lookup<'_> {
         Decision {
             action: annotation(keys::EVENT_ACTION),
             workload: gang.map_or_else(|| format!("pod group {group}"), workload),
-            queue: gang.map(|gang| gang.queue.clone()),
+            queue: gang.map(|gang| gang.queue.to_string()),
             pod_group: Some(group.clone()),
             beneficiary,
             reason: Some(message.to_owned()),
@@ -361,7 +359,7 @@ mod tests {
             (bound.workload.as_str(), bound.node.as_deref()),
             ("Deployment llm", Some("h100-1"))
         );
-        assert_eq!(bound.gpus, PodGpus::Whole { devices: 2 });
+        assert_eq!(bound.gpus, Some(kai_view::PodGpus::Whole { devices: 2 }));
         let evicted = &told[1];
         assert_eq!(evicted.action.as_deref(), Some("reclaim"));
         let beneficiary = evicted.beneficiary.as_ref().unwrap();

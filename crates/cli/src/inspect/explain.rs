@@ -228,11 +228,11 @@ impl Facts {
 
 fn pod_lines(view: &ClusterView, pod: &Pod, remedies: Option<&ExplanationView>, screen: Screen) -> Vec<String> {
     let mut facts = Facts::new("pod", &format!("{}/{}", pod.namespace, pod.name));
-    facts.add("status", pod.status.as_str());
+    facts.add("status", pod.status.name());
     facts.add_known("reason", pod.reason.as_deref());
     facts.add_known("node", pod.node.as_deref());
     facts.add("GPUs", words::pod_gpus(&pod.gpus));
-    facts.add("since", words::age(pod.since.as_deref(), &view.time));
+    facts.add("since", words::age(pod.since, view.time));
     let gang = gang_of(view, pod);
     match gang {
         Some(gang) => add_gang(&mut facts, view, gang, remedies),
@@ -251,7 +251,7 @@ fn add_gang(facts: &mut Facts, view: &ClusterView, gang: &Gang, remedies: Option
     facts.add("pod group", gang.pod_group.as_str());
     facts.add("pods", format!("{} with a place", pending::progress(gang)));
     if gang.waiting > 0 {
-        facts.add("waiting since", words::age(gang.waiting_since.as_deref(), &view.time));
+        facts.add("waiting since", words::age(gang.waiting_since, view.time));
         match remedies {
             Some(remedies) => remedies::facts(remedies).for_each(|(name, text)| facts.add(name, text)),
             None => facts.add("position", position(gang)),
@@ -265,12 +265,12 @@ fn add_gang(facts: &mut Facts, view: &ClusterView, gang: &Gang, remedies: Option
     facts.add("priority", format!("{}, {preemptible}", gang.priority));
     facts.add("queue", gang.queue.as_str());
     for (name, time) in [
-        ("last start", &gang.last_start),
-        ("last eviction", &gang.last_eviction),
-        ("stale since", &gang.stale_since),
+        ("last start", gang.last_start),
+        ("last eviction", gang.last_eviction),
+        ("stale since", gang.stale_since),
     ] {
         if time.is_some() {
-            facts.add(name, format!("{} ago", words::age(time.as_deref(), &view.time)));
+            facts.add(name, format!("{} ago", words::age(time, view.time)));
         }
     }
 }
@@ -315,10 +315,10 @@ fn pods_lines(view: &ClusterView, pods: &[&Pod], screen: Screen) -> Vec<String> 
     for pod in pods {
         grid.row(vec![
             format!("{}/{}", pod.namespace, pod.name).into(),
-            pod.status.as_str().into(),
+            pod.status.name().into(),
             pod.node.as_deref().unwrap_or_default().into(),
             words::pod_gpus(&pod.gpus).into(),
-            words::age(pod.since.as_deref(), &view.time).into(),
+            words::age(pod.since, view.time).into(),
         ]);
     }
     after_blank(grid.lines(screen))

@@ -32,7 +32,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     }
     let is_chosen = |node: &&Node| match arguments.nodes.is_empty() {
         true => has_gpus(node),
-        false => arguments.nodes.contains(&node.name),
+        false => arguments.nodes.iter().any(|name| node.name == *name),
     };
     let nodes: Option<Vec<&Node>> = view
         .nodes

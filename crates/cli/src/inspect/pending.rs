@@ -66,7 +66,7 @@ fn lines(view: &ClusterView, gangs: &[&Gang], wide: bool, screen: Screen) -> Vec
                 .into(),
             format!("{} {}/{}", gang.workload_kind, gang.namespace, gang.workload_name).into(),
             progress(gang).into(),
-            words::age(gang.waiting_since.as_deref(), &view.time).into(),
+            words::age(gang.waiting_since, view.time).into(),
             words::or_unknown(gang.reason.as_deref()).into(),
         ];
         if wide {

@@ -1,6 +1,8 @@
 //! Words and cells that several commands show.
 
-use kai_view::{Amounts, Gpu, GpuAmount, GpuState, GpuUser, List, MissingList, Node, PodGpus, Slices, SlicesKind};
+use kai_view::{
+    Amounts, Gpu, GpuAmount, GpuState, GpuUser, List, MissingList, Node, PodGpus, PodStatus, Slices, SlicesKind, Time,
+};
 
 use crate::draw::{DIM, GREEN, RED, YELLOW, bar_of, bytes, number};
 use crate::grid::{Cell, Colour};
@@ -31,18 +33,23 @@ pub(crate) fn missing(missing: &MissingList) -> String {
 }
 
 /// `12s`, `5m`, `3h`, `2d` since the time, as kubectl shows ages.
-pub(crate) fn age(since: Option<&str>, now: &str) -> String {
-    let millis = |text: &str| kai_api::parse_time(text).ok();
-    let (Some(since), Some(now)) = (since.and_then(millis), millis(now)) else {
+pub(crate) fn age(since: Option<Time>, now: Time) -> String {
+    let Some(since) = since else {
         return UNKNOWN.to_owned();
     };
-    let seconds = (now - since).0.max(0) / 1000;
+    let seconds = now.millis().saturating_sub(since.millis()).max(0) / 1000;
     match seconds {
         ..120 => format!("{seconds}s"),
         120..7_200 => format!("{}m", seconds / 60),
         7_200..172_800 => format!("{}h", seconds / 3_600),
         _ => format!("{}d", seconds / 86_400),
     }
+}
+
+/// The time of day in UTC: `12:34:56`.
+pub(crate) fn time_of_day(time: Time) -> String {
+    let text = time.to_string();
+    text.get(11..19).unwrap_or(&text).to_owned()
 }
 
 /// A value or the sign of an unknown one.
@@ -162,9 +169,9 @@ pub(super) fn users(pods: &[GpuUser], with_memory: bool) -> String {
             None if pod.slices > 1 => text.push_str(&format!(" x{}", pod.slices)),
             None => {}
         }
-        match pod.status.as_str() {
-            "Running" => {}
-            other => text.push_str(&format!(" ({})", other.to_lowercase())),
+        match pod.status {
+            PodStatus::Running => {}
+            other => text.push_str(&format!(" ({})", other.name().to_lowercase())),
         }
         if pod.foreign {
             text.push_str(" (other scheduler)");
@@ -252,13 +259,14 @@ mod tests {
 
     #[test]
     fn ages_are_short() {
-        let check = |since: &str, expect: &str| assert_eq!(age(Some(since), "2026-01-10T00:00:00Z"), expect);
+        let now: Time = "2026-01-10T00:00:00Z".parse().unwrap();
+        let check = |since: &str, expect: &str| assert_eq!(age(since.parse().ok(), now), expect);
         check("2026-01-09T23:59:01Z", "59s");
         check("2026-01-09T23:50:00Z", "10m");
         check("2026-01-09T21:00:00Z", "3h");
         check("2026-01-01T00:00:00Z", "9d");
         check("2026-02-01T00:00:00Z", "0s");
-        assert_eq!(age(None, "2026-01-10T00:00:00Z"), UNKNOWN);
+        assert_eq!(age(None, now), UNKNOWN);
     }
 
     #[test]

@@ -74,14 +74,14 @@ fn namespaces(view: &ClusterView) -> BTreeSet<String> {
     });
     let decisions = view.decisions.iter().flatten();
     let names = users
-        .map(|user| &user.namespace)
-        .chain(view.pods.iter().flatten().map(|pod| &pod.namespace))
-        .chain(view.gangs.iter().flatten().map(|gang| &gang.namespace))
-        .chain(decisions.map(|decision| &decision.namespace));
+        .map(|user| user.namespace.as_str())
+        .chain(view.pods.iter().flatten().map(|pod| pod.namespace.as_str()))
+        .chain(view.gangs.iter().flatten().map(|gang| gang.namespace.as_str()))
+        .chain(decisions.map(|decision| decision.namespace.as_str()));
     let mut namespaces = BTreeSet::new();
     for name in names {
         if !namespaces.contains(name) {
-            namespaces.insert(name.clone());
+            namespaces.insert(name.to_owned());
         }
     }
     namespaces
@@ -96,6 +96,7 @@ mod tests {
     use axum::extract::ConnectInfo;
     use axum::routing::post;
     use kai_cluster::Client;
+    use kai_view::Text;
     use serde_json::{Value, json};
 
     use super::*;
@@ -148,12 +149,12 @@ mod tests {
             .and_then(|rest| rest.split("```").next())
             .unwrap();
         let mut view: ClusterView = serde_json::from_str(text).unwrap();
-        let hide = |namespace: &mut String, names: Vec<&mut String>| {
+        let hide = |namespace: &mut Text, names: Vec<&mut Text>| {
             if names.iter().any(|name| name.contains("train")) {
-                *namespace = "rival".to_owned();
+                *namespace = "rival".into();
                 names
                     .into_iter()
-                    .for_each(|name| *name = name.replace("train", "secret"));
+                    .for_each(|name| *name = name.replace("train", "secret").into());
             }
         };
         for pod in view.pods.iter_mut().flatten() {
@@ -175,7 +176,7 @@ mod tests {
         let pods = view.pods.iter_mut().flatten().filter_map(|pod| pod.reason.as_mut());
         gangs
             .chain(pods)
-            .for_each(|reason| *reason = reason.replace("team/train", "rival/secret"));
+            .for_each(|reason| *reason = reason.replace("team/train", "rival/secret").into());
         view
     }
 

@@ -6,11 +6,11 @@ use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
 use kai_page::Source;
-use kai_view::{ClusterView, Gang};
+use kai_view::{ClusterView, Gang, Text, Time};
 
 use crate::draw::{DIM, YELLOW};
 use crate::grid::{Cell, Screen};
-use crate::inspect::decisions;
+use crate::inspect::{decisions, words};
 
 /// How often the narrator looks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ struct Told {
     /// The number of the last decision.
     decision: u64,
     /// Gangs that wait.
-    waiting: BTreeSet<(String, String)>,
+    waiting: BTreeSet<(Text, Text)>,
 }
 
 impl Told {
@@ -46,7 +46,7 @@ impl Told {
             let Some(reason) = &gang.reason else { continue };
             let key = (gang.namespace.clone(), gang.pod_group.clone());
             if !self.waiting.contains(&key) {
-                lines.push(waits(gang, reason, &view.time));
+                lines.push(waits(gang, reason, view.time));
             }
             waiting.insert(key);
         }
@@ -60,8 +60,8 @@ impl Told {
     }
 }
 
-fn waits(gang: &Gang, reason: &str, time: &str) -> Cell {
-    let mut cell = Cell::coloured(&format!("{}  ", time.get(11..19).unwrap_or(time)), DIM);
+fn waits(gang: &Gang, reason: &str, time: Time) -> Cell {
+    let mut cell = Cell::coloured(&format!("{}  ", words::time_of_day(time)), DIM);
     cell.push("waits  ", Some(YELLOW));
     let Gang {
         namespace,
@@ -139,7 +139,7 @@ mod tests {
     fn decision(number: u64) -> Decision {
         Decision {
             number,
-            time: "2026-01-01T10:00:01Z".to_owned(),
+            time: "2026-01-01T10:00:01Z".parse().unwrap(),
             kind: DecisionKind::Bind,
             action: Some("allocate".to_owned()),
             namespace: "default".to_owned(),
@@ -148,7 +148,7 @@ mod tests {
             workload: format!("Pod p{number}"),
             queue: None,
             node: Some("h100-0".to_owned()),
-            gpus: PodGpus::Whole { devices: 1 },
+            gpus: Some(PodGpus::Whole { devices: 1 }),
             beneficiary: None,
             reason: None,
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kai_mirror::ExplanationView;
-use kai_view::{ClusterView, Pod};
+use kai_view::{ClusterView, Pod, Text};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::changes::Changes;
@@ -59,7 +59,7 @@ pub(super) struct App {
     pub(super) size: (u16, u16),
     tables: [Shown; Tab::ALL.len()],
     /// The pod whose remedies were asked for last, by uid.
-    answer: Option<(String, Answer)>,
+    answer: Option<(Text, Answer)>,
 }
 
 impl App {
@@ -308,6 +308,8 @@ impl App {
 
 #[cfg(test)]
 mod tests {
+    use kai_view::PodStatus;
+
     use super::*;
     use crate::top::tables::tests::{pod, view_of};
 
@@ -331,7 +333,11 @@ mod tests {
 
     fn three_pods() -> App {
         let mut app = App::new("cluster", false);
-        let view = view_of(vec![pod("a", "Running"), pod("b", "Pending"), pod("c", "Running")]);
+        let view = view_of(vec![
+            pod("a", PodStatus::Running),
+            pod("b", PodStatus::Pending),
+            pod("c", PodStatus::Running),
+        ]);
         app.on_news(News::View(Arc::new(view)));
         press(&mut app, "4");
         app
@@ -341,7 +347,11 @@ mod tests {
     fn the_selection_stays_on_its_object() {
         let mut app = three_pods();
         press(&mut app, "jj");
-        let view = view_of(vec![pod("0", "Running"), pod("a", "Running"), pod("c", "Running")]);
+        let view = view_of(vec![
+            pod("0", PodStatus::Running),
+            pod("a", PodStatus::Running),
+            pod("c", PodStatus::Running),
+        ]);
         app.on_news(News::View(Arc::new(view)));
         assert_eq!(app.selected_at(&app.rows().unwrap()), 2);
         press(&mut app, "S");
@@ -375,11 +385,11 @@ mod tests {
         assert_eq!(press(&mut app, "\n"), None, "pod a runs");
         press(&mut app, "\u{1b}");
         let asked = press(&mut app, "j\n");
-        assert_eq!(asked, Some(Wish::Explain(Box::new(pod("b", "Pending")))));
+        assert_eq!(asked, Some(Wish::Explain(Box::new(pod("b", PodStatus::Pending)))));
         assert!(matches!(app.answer(), Some(Answer::Awaited)));
         let again = app.on_news(News::View(app.view.clone().unwrap()));
         assert_eq!(again, None, "the answer is awaited");
-        app.on_news(News::Explained("b".to_owned(), None));
+        app.on_news(News::Explained("b".into(), None));
         assert!(matches!(app.answer(), Some(Answer::Known(None))));
         assert!(app.on_news(News::View(app.view.clone().unwrap())).is_some());
         assert!(matches!(app.answer(), Some(Answer::Known(_))), "the last answer stays");

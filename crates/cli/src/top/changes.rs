@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use kai_view::{ClusterView, Pod};
+use kai_view::{ClusterView, Pod, PodStatus, Text, Time};
 use rustc_hash::FxHashMap;
 
 /// Entries that are kept.
@@ -14,12 +14,12 @@ pub(super) struct Change {
     /// Counts all changes since the start.
     pub(super) number: u64,
     /// The time of the view that has it.
-    pub(super) time: String,
+    pub(super) time: Time,
     pub(super) what: What,
-    pub(super) namespace: String,
-    pub(super) pod: String,
-    pub(super) node: Option<String>,
-    pub(super) reason: Option<String>,
+    pub(super) namespace: Text,
+    pub(super) pod: Text,
+    pub(super) node: Option<Text>,
+    pub(super) reason: Option<Text>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Changes {
         self.count += 1;
         self.newest_first.push_front(Change {
             number: self.count,
-            time: view.time.clone(),
+            time: view.time,
             what,
             namespace: pod.namespace.clone(),
             pod: pod.name.clone(),
@@ -101,11 +101,11 @@ enum Stage {
 }
 
 fn stage(pod: &Pod) -> Stage {
-    match pod.status.as_str() {
-        "Pending" | "Gated" => Stage::Waiting,
-        "Pipelined" => Stage::Promised,
-        "Releasing" | "StuckInReleasing" => Stage::Releasing,
-        "Succeeded" | "Failed" => Stage::Ended,
+    match pod.status {
+        PodStatus::Pending | PodStatus::Gated => Stage::Waiting,
+        PodStatus::Pipelined => Stage::Promised,
+        PodStatus::Releasing | PodStatus::StuckInReleasing => Stage::Releasing,
+        PodStatus::Succeeded | PodStatus::Failed => Stage::Ended,
         _ => Stage::Placed,
     }
 }
@@ -134,14 +134,22 @@ mod tests {
     #[test]
     fn changes_tell_what_happened_to_each_pod() {
         let mut changes = Changes::default();
-        let first = view_of(vec![pod("a", "Pending"), pod("b", "Running"), pod("c", "Pending")]);
-        let second = view_of(vec![
-            pod("a", "Binding"),
-            pod("b", "Releasing"),
-            pod("c", "Pipelined"),
-            pod("d", "Pending"),
+        let first = view_of(vec![
+            pod("a", PodStatus::Pending),
+            pod("b", PodStatus::Running),
+            pod("c", PodStatus::Pending),
         ]);
-        let third = view_of(vec![pod("a", "Running"), pod("c", "Pending"), pod("d", "Pending")]);
+        let second = view_of(vec![
+            pod("a", PodStatus::Binding),
+            pod("b", PodStatus::Releasing),
+            pod("c", PodStatus::Pipelined),
+            pod("d", PodStatus::Pending),
+        ]);
+        let third = view_of(vec![
+            pod("a", PodStatus::Running),
+            pod("c", PodStatus::Pending),
+            pod("d", PodStatus::Pending),
+        ]);
         changes.add(&first, &second);
         changes.add(&second, &third);
         let told: Vec<(&str, &str)> = changes
@@ -164,7 +172,9 @@ mod tests {
     #[test]
     fn a_day_of_changes_takes_bounded_memory() {
         let mut changes = Changes::default();
-        let waiting: Vec<_> = (0..KEPT_MAX + 7).map(|at| pod(&format!("p{at}"), "Pending")).collect();
+        let waiting: Vec<_> = (0..KEPT_MAX + 7)
+            .map(|at| pod(&format!("p{at}"), PodStatus::Pending))
+            .collect();
         changes.add(&view_of(Vec::new()), &view_of(waiting));
         assert_eq!(changes.newest_first.len(), KEPT_MAX);
         assert_eq!(changes.newest_first[0].number, KEPT_MAX as u64 + 7);

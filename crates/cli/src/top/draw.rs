@@ -72,7 +72,7 @@ fn header(app: &App) -> Line<'static> {
                 Some(_) => format!("  {} waiting", view.waiting_gangs().len()),
                 None => "  waiting: ?".to_owned(),
             }));
-            spans.push(Span::raw(format!("  {}", view.time.get(11..19).unwrap_or_default())));
+            spans.push(Span::raw(format!("  {}", words::time_of_day(view.time))));
             if !view.missing.is_empty() {
                 spans.push(styled("  partly unknown", Some(YELLOW), app.colours));
             }

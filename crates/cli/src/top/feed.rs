@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kai_mirror::ExplanationView;
-use kai_view::{ClusterView, Pod};
+use kai_view::{ClusterView, Pod, Text};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -25,7 +25,7 @@ pub(super) enum News {
     /// The cluster has changed.
     View(Arc<ClusterView>),
     /// The answer to a question: the uid of the pod, and `None` if it does not wait or lists are missing.
-    Explained(String, Option<Box<ExplanationView>>),
+    Explained(Text, Option<Box<ExplanationView>>),
 }
 
 /// Sends views and answers until the screen is gone.

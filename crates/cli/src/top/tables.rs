@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use kai_view::{ClusterView, Gang, GpuState, Node, Pod, Queue};
+use kai_view::{ClusterView, Gang, GpuState, Node, Pod, PodStatus, Queue, Text, Time};
 
 use super::changes::Changes;
 use crate::draw::{DIM, GREEN, RED, YELLOW, bar_of};
@@ -89,14 +89,14 @@ impl Tab {
 /// What a row is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
-    Node(String),
+    Node(Text),
     Queue(String),
     /// Namespace and pod group.
-    Gang(String, String),
+    Gang(Text, Text),
     /// Namespace and name.
-    Pod(String, String),
+    Pod(Text, Text),
     /// A pod in a change: the number of the change, namespace and name.
-    Change(u64, String, String),
+    Change(u64, Text, Text),
 }
 
 /// A row of a table.
@@ -240,10 +240,6 @@ fn queue_row(queue: &Queue) -> Row {
     .number(5, queue.gangs_waiting.map(i64::from))
 }
 
-fn millis(time: Option<&str>) -> Option<i64> {
-    time.and_then(|time| kai_api::parse_time(time).ok()).map(|time| time.0)
-}
-
 fn gang_row(view: &ClusterView, gang: &Gang) -> Row {
     Row::new(
         Subject::Gang(gang.namespace.clone(), gang.pod_group.clone()),
@@ -255,19 +251,19 @@ fn gang_row(view: &ClusterView, gang: &Gang) -> Row {
                 .into(),
             format!("{} {}/{}", gang.workload_kind, gang.namespace, gang.workload_name).into(),
             pending::progress(gang).into(),
-            words::age(gang.waiting_since.as_deref(), &view.time).into(),
+            words::age(gang.waiting_since, view.time).into(),
             words::or_unknown(gang.reason.as_deref()).into(),
         ],
     )
     .number(1, Some(gang.position.map_or(i64::MAX, i64::from)))
-    .number(4, millis(gang.waiting_since.as_deref()))
+    .number(4, gang.waiting_since.map(Time::millis))
 }
 
 fn pod_row(view: &ClusterView, pod: &Pod) -> Row {
-    let colour = match pod.status.as_str() {
-        "Running" => GREEN,
-        "Failed" | "StuckInReleasing" => RED,
-        "Succeeded" => DIM,
+    let colour = match pod.status {
+        PodStatus::Running => GREEN,
+        PodStatus::Failed | PodStatus::StuckInReleasing => RED,
+        PodStatus::Succeeded => DIM,
         _ => YELLOW,
     };
     // `50% of a GPU (40,750 MiB)`: the details have the memory.
@@ -277,14 +273,14 @@ fn pod_row(view: &ClusterView, pod: &Pod) -> Row {
         Subject::Pod(pod.namespace.clone(), pod.name.clone()),
         vec![
             format!("{}/{}", pod.namespace, pod.name).into(),
-            Cell::coloured(&pod.status, colour),
+            Cell::coloured(pod.status.name(), colour),
             gpus.into(),
             pod.node.as_deref().unwrap_or_default().into(),
-            words::age(pod.since.as_deref(), &view.time).into(),
+            words::age(pod.since, view.time).into(),
             pod.reason.as_deref().unwrap_or_default().into(),
         ],
     )
-    .number(4, millis(pod.since.as_deref()))
+    .number(4, pod.since.map(Time::millis))
 }
 
 fn change_row(change: &super::changes::Change) -> Row {
@@ -295,8 +291,7 @@ fn change_row(change: &super::changes::Change) -> Row {
         What::Releasing => RED,
         What::Ended => DIM,
     };
-    // The time of day: `2026-01-31T12:34:56Z`.
-    let time = change.time.get(11..19).unwrap_or(&change.time);
+    let time = words::time_of_day(change.time);
     Row::new(
         Subject::Change(change.number, change.namespace.clone(), change.pod.clone()),
         vec![
@@ -317,20 +312,20 @@ pub(super) mod tests {
     use super::*;
 
     /// A pod with one GPU.
-    pub(in crate::top) fn pod(name: &str, status: &str) -> Pod {
-        let waits = matches!(status, "Pending" | "Pipelined");
+    pub(in crate::top) fn pod(name: &str, status: PodStatus) -> Pod {
+        let waits = matches!(status, PodStatus::Pending | PodStatus::Pipelined);
         Pod {
-            namespace: "team".to_owned(),
-            name: name.to_owned(),
-            uid: name.to_owned(),
+            namespace: "team".into(),
+            name: name.into(),
+            uid: name.into(),
             pod_group: None,
-            status: status.to_owned(),
-            node: (status != "Pending").then(|| "h100-0".to_owned()),
+            status,
+            node: (status != PodStatus::Pending).then(|| "h100-0".into()),
             gpus: PodGpus::Whole { devices: 1 },
             gpu_groups: Vec::new(),
-            created: "2026-01-31T12:00:00Z".to_owned(),
-            since: Some("2026-01-31T12:00:00Z".to_owned()),
-            reason: waits.then(|| "no nodes with enough resources were found".to_owned()),
+            created: "2026-01-31T12:00:00Z".parse().unwrap(),
+            since: Some("2026-01-31T12:00:00Z".parse().unwrap()),
+            reason: waits.then(|| "no nodes with enough resources were found".into()),
             reason_source: None,
         }
     }
@@ -339,7 +334,7 @@ pub(super) mod tests {
     pub(in crate::top) fn view_of(pods: Vec<Pod>) -> ClusterView {
         ClusterView {
             version: kai_view::VERSION.to_owned(),
-            time: "2026-01-31T12:34:56Z".to_owned(),
+            time: "2026-01-31T12:34:56Z".parse().unwrap(),
             missing: Vec::new(),
             nodes: None,
             queues: None,
@@ -352,9 +347,9 @@ pub(super) mod tests {
 
     #[test]
     fn rows_sort_by_what_their_text_means() {
-        let mut old = pod("old", "Running");
-        old.since = Some("2026-01-29T12:00:00Z".to_owned());
-        let view = view_of(vec![pod("new", "Running"), old]);
+        let mut old = pod("old", PodStatus::Running);
+        old.since = Some("2026-01-29T12:00:00Z".parse().unwrap());
+        let view = view_of(vec![pod("new", PodStatus::Running), old]);
         let rows = rows(Tab::Pods, &view, &Changes::default(), 80).unwrap();
         assert_eq!(rows[0].cells[4].text(), "34m");
         assert_eq!(rows[1].cells[4].text(), "2d");

@@ -2,10 +2,12 @@
 //! same seed gives the same cluster.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use kai_view::{
     Amounts, Beneficiary, ClusterView, Decision, DecisionKind, Gang, Gpu, GpuAmount, GpuState, GpuUser, Lender, Node,
-    NodeCondition, Pod, PodGpus, Queue, ReasonSource, Slices, SlicesKind, TopologyDomain, Usage, VERSION,
+    NodeCondition, Pod, PodGpus, PodStatus, Queue, ReasonSource, Slices, SlicesKind, TextMap, Time, TopologyDomain,
+    Usage, VERSION,
 };
 
 /// 2026-01-01T12:00:00Z.
@@ -28,11 +30,8 @@ pub(crate) fn empty() -> ClusterView {
     }
 }
 
-fn time(ms: i64) -> String {
-    let time = jiff::Timestamp::from_millisecond(ms).unwrap_or_default();
-    jiff::Timestamp::from_second(time.as_second())
-        .unwrap_or_default()
-        .to_string()
+fn time(ms: i64) -> Time {
+    Time::from_millis(ms / 1_000 * 1_000)
 }
 
 /// A pseudo-random sequence.
@@ -399,7 +398,7 @@ impl Simulation {
             workload: format!("{} {}", gang.kind, gang.name),
             queue: Some(gang.queue.to_owned()),
             node: pod.place.as_ref().map(|(node, _)| self.nodes[*node].name.clone()),
-            gpus: pod_gpus(pod.ask),
+            gpus: Some(pod_gpus(pod.ask)),
             beneficiary,
             reason,
         };
@@ -446,27 +445,29 @@ impl Simulation {
         let starting = pod.place.is_some() && self.now - pod.since < 4_000;
         let waits = pod.place.is_none();
         Pod {
-            namespace: gang.namespace.to_owned(),
-            name: pod.name.clone(),
-            uid: format!("uid-{}", pod.name),
-            pod_group: Some(gang.pod_group.clone()),
+            namespace: gang.namespace.into(),
+            name: pod.name.as_str().into(),
+            uid: format!("uid-{}", pod.name).into(),
+            pod_group: Some(gang.pod_group.as_str().into()),
             status: if waits {
-                "Pending"
+                PodStatus::Pending
             } else if starting {
-                "Bound"
+                PodStatus::Bound
             } else {
-                "Running"
-            }
-            .to_owned(),
-            node: pod.place.as_ref().map(|(node, _)| self.nodes[*node].name.clone()),
+                PodStatus::Running
+            },
+            node: pod
+                .place
+                .as_ref()
+                .map(|(node, _)| self.nodes[*node].name.as_str().into()),
             gpus: pod_gpus(pod.ask),
             gpu_groups: match (&pod.ask, &pod.place) {
-                (Ask::Percent(_), Some((node, gpus))) => vec![group(*node, gpus[0])],
+                (Ask::Percent(_), Some((node, gpus))) => vec![group(*node, gpus[0]).into()],
                 _ => Vec::new(),
             },
             created: time(gang.created),
             since: Some(time(pod.since)),
-            reason: waits.then(|| self.reason(pod)),
+            reason: waits.then(|| self.reason(pod).into()),
             reason_source: waits.then_some(ReasonSource::Engine),
         }
     }
@@ -486,11 +487,11 @@ impl Simulation {
         });
         let first = gang.pods.iter().find(|pod| pod.place.is_none());
         Gang {
-            namespace: gang.namespace.to_owned(),
-            pod_group: gang.pod_group.clone(),
-            workload_kind: gang.kind.to_owned(),
-            workload_name: gang.name.clone(),
-            queue: gang.queue.to_owned(),
+            namespace: gang.namespace.into(),
+            pod_group: gang.pod_group.as_str().into(),
+            workload_kind: gang.kind.into(),
+            workload_name: gang.name.as_str().into(),
+            queue: gang.queue.into(),
             priority: gang.priority,
             preemptible: gang.priority < 100,
             min: count,
@@ -507,12 +508,13 @@ impl Simulation {
             last_eviction: gang.last_eviction.map(time),
             stale_since: None,
             reason: first.map(|pod| match gang.pods.len() {
-                1 => self.reason(pod),
+                1 => self.reason(pod).into(),
                 all => format!(
                     "only {} of {all} pods of the gang fit: {}",
                     all as u32 - waiting,
                     self.reason(pod)
-                ),
+                )
+                .into(),
             }),
             reason_source: first.map(|_| ReasonSource::Engine),
         }
@@ -536,14 +538,13 @@ impl Simulation {
 
     fn node(&self, at: usize, node: &SimNode, users: &[(&SimGang, &SimPod)]) -> Node {
         let user = |gang: &SimGang, pod: &SimPod, mib, slices| GpuUser {
-            namespace: gang.namespace.to_owned(),
-            name: pod.name.clone(),
+            namespace: gang.namespace.into(),
+            name: pod.name.as_str().into(),
             status: if self.now - pod.since < 4_000 {
-                "Bound"
+                PodStatus::Bound
             } else {
-                "Running"
-            }
-            .to_owned(),
+                PodStatus::Running
+            },
             foreign: false,
             mib,
             slices,
@@ -571,8 +572,9 @@ impl Simulation {
             };
             gpus.push(Gpu {
                 state,
-                uuid: (state == GpuState::Shared).then(|| format!("GPU-{:08x}-{at:04x}", at * 8 + gpu + 0x5a17_0000)),
-                gpu_group: (state == GpuState::Shared).then(|| group(at, gpu)),
+                uuid: (state == GpuState::Shared)
+                    .then(|| format!("GPU-{:08x}-{at:04x}", at * 8 + gpu + 0x5a17_0000).into()),
+                gpu_group: (state == GpuState::Shared).then(|| group(at, gpu).into()),
                 used_mib: Some(pods.iter().filter_map(|pod| pod.mib).sum()),
                 pods,
             });
@@ -583,7 +585,7 @@ impl Simulation {
             _ => None,
         };
         let slices = slices.map(|(resource, kind, allocatable)| Slices {
-            resource: resource.to_owned(),
+            resource: resource.into(),
             kind,
             allocatable,
             used: Some(self.slices_used(at)),
@@ -602,13 +604,13 @@ impl Simulation {
         };
         let broken = i64::from(node.kind == NodeKind::Broken);
         Node {
-            name: node.name.clone(),
+            name: node.name.as_str().into(),
             ready: true,
             cordoned: node.kind == NodeKind::Cordoned,
-            gpu_model: Some(node.model.to_owned()),
+            gpu_model: Some(node.model.into()),
             gpu_memory_mib: Some(node.memory_mib),
             unified_memory: node.kind == NodeKind::Unified,
-            mig_strategy: matches!(node.kind, NodeKind::Mig(_)).then(|| "mixed".to_owned()),
+            mig_strategy: matches!(node.kind, NodeKind::Mig(_)).then(|| "mixed".into()),
             gpus_allocatable: gpus.len() as i64 - broken,
             gpus_unhealthy: Some(broken),
             gpus,
@@ -627,16 +629,16 @@ impl Simulation {
                 } else {
                     "datacenter"
                 }
-                .to_owned(),
+                .into(),
             ),
             topology: topology(node),
-            driver: (node.kind != NodeKind::Cordoned).then(|| "570.133.20".to_owned()),
-            labels: BTreeMap::from([
-                ("nvidia.com/gpu.product".to_owned(), node.model.to_owned()),
-                ("nvidia.com/gpu.memory".to_owned(), node.memory_mib.to_string()),
-                ("kai.scheduler/node-pool".to_owned(), "datacenter".to_owned()),
-            ]),
-            conditions: conditions(node.kind),
+            driver: (node.kind != NodeKind::Cordoned).then(|| "570.133.20".into()),
+            labels: Arc::new(TextMap::from_entries(vec![
+                ("kai.scheduler/node-pool".into(), "datacenter".into()),
+                ("nvidia.com/gpu.memory".into(), node.memory_mib.to_string().into()),
+                ("nvidia.com/gpu.product".into(), node.model.into()),
+            ])),
+            conditions: conditions(node.kind).into(),
         }
     }
 
@@ -731,7 +733,7 @@ fn pod_gpus(ask: Ask) -> PodGpus {
             mib: None,
         },
         Ask::Slices(count) => PodGpus::Mig {
-            slices: vec![("nvidia.com/mig-1g.10gb".to_owned(), count)],
+            slices: vec![("nvidia.com/mig-1g.10gb".into(), count)],
         },
     }
 }
@@ -742,9 +744,9 @@ fn group(node: usize, gpu: usize) -> String {
 
 fn topology(node: &SimNode) -> Vec<TopologyDomain> {
     let domain = |level: &str, value: &str| TopologyDomain {
-        topology: "datacenter".to_owned(),
-        level: level.to_owned(),
-        value: value.to_owned(),
+        topology: "datacenter".into(),
+        level: level.into(),
+        value: value.into(),
     };
     vec![
         domain("topology.kubernetes.io/zone", &node.zone),
@@ -754,10 +756,10 @@ fn topology(node: &SimNode) -> Vec<TopologyDomain> {
 
 fn conditions(kind: NodeKind) -> Vec<NodeCondition> {
     let condition = |kind: &str, status: &str, reason: &str, message: &str| NodeCondition {
-        kind: kind.to_owned(),
-        status: status.to_owned(),
-        reason: Some(reason.to_owned()),
-        message: Some(message.to_owned()),
+        kind: kind.into(),
+        status: status.into(),
+        reason: Some(reason.into()),
+        message: Some(message.into()),
     };
     let gpus = match kind {
         NodeKind::Broken => condition(

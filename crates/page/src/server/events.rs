@@ -180,9 +180,7 @@ fn time_event(snapshot: &Snapshot) -> String {
     let time = snapshot
         .view
         .as_ref()
-        .map(|view| view.time.as_str())
+        .map(|view| view.time.to_string())
         .unwrap_or_default();
-    // A time has no line break; anything after one would be another field of the event.
-    let time = time.lines().next().unwrap_or_default();
     format!("event: time\ndata: {time}\n\n")
 }

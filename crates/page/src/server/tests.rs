@@ -508,7 +508,7 @@ async fn a_stream_sends_what_changes_and_no_more() {
     let mut events = Events::open(&page, &format!("/events?view=%2Fqueues&seen={seen}"), &[]).await;
     let mut view = page.world.view.lock().clone().unwrap().as_ref().clone();
     view.queues.as_mut().unwrap()[2].gangs_waiting = Some(77);
-    view.time = "2026-01-01T13:00:00Z".to_owned();
+    view.time = "2026-01-01T13:00:00Z".parse().unwrap();
     *page.world.view.lock() = Some(Arc::new(view));
     let event = events.next().await.unwrap();
     assert_eq!(event.name, "change");

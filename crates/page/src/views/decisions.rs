@@ -4,7 +4,7 @@ use kai_view::{Decision, DecisionKind};
 
 use super::ROWS_MAX;
 use super::words::{
-    counted, decision_cause, decision_tag, gang_href, head, node_link, pod_gpus, pod_link, queue_link, rest_row,
+    counted, decision_cause, decision_gpus, decision_tag, gang_href, head, node_link, pod_link, queue_link, rest_row,
 };
 use crate::blocks::Blocks;
 use crate::facts::Facts;
@@ -106,7 +106,7 @@ fn row(html: &mut Html, id: &str, facts: &Facts<'_>, decision: &Decision) {
     html.raw("<tr id=\"")
         .text(id)
         .raw("\"><td>")
-        .time(&decision.time)
+        .time(decision.time)
         .raw("</td><td>");
     decision_tag(html, decision.kind);
     html.raw("<br><small>")
@@ -121,10 +121,14 @@ fn row(html: &mut Html, id: &str, facts: &Facts<'_>, decision: &Decision) {
             html.text(&decision.workload);
         }
     }
-    html.raw("<br><small>");
-    pod_link(html, &decision.namespace, &decision.pod);
-    html.raw("</small></th><td>");
-    pod_gpus(html, &decision.gpus);
+    // A decision that is read from an event of a workload names no pod.
+    if !decision.pod.is_empty() {
+        html.raw("<br><small>");
+        pod_link(html, &decision.namespace, &decision.pod);
+        html.raw("</small>");
+    }
+    html.raw("</th><td>");
+    decision_gpus(html, decision);
     html.raw("</td><td>");
     if let Some(node) = &decision.node {
         node_link(html, node);

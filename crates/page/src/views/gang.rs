@@ -1,6 +1,6 @@
 //! A gang: its facts, its story and its pods.
 
-use kai_view::{Decision, Gang};
+use kai_view::{Decision, Gang, PodStatus};
 
 use super::story::{self, Story};
 use super::words::{counted, head, node_link, panel, pod_gpus, progress, queue_link, rest_row};
@@ -47,7 +47,7 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, namespace: &str, po
             waiting::help_link(html, facts, gang);
             html.raw("</dd>");
         }
-        if let Some(since) = &gang.stale_since {
+        if let Some(since) = gang.stale_since {
             html.raw("<dt>below its minimum</dt><dd>since ")
                 .time(since)
                 .raw("</dd>");
@@ -62,7 +62,7 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, namespace: &str, po
         story::add_memories(&mut story, gang, &decisions);
         story.add_decisions(facts, &decisions, true);
         if gang.waiting > 0 {
-            story.add(gang.waiting_since.as_deref(), "warn now", |html| {
+            story.add(gang.waiting_since, "warn now", |html| {
                 html.raw("<b>");
                 counted(html, gang.waiting as usize, "pod waits", "pods wait");
                 html.raw("</b><div class=\"cause\">");
@@ -131,7 +131,7 @@ fn pods(blocks: &mut Blocks, facts: &Facts<'_>, gang: &Gang) {
                 .segment(&pod.namespace)
                 .raw("/");
             html.segment(&pod.name).raw("\">").text(&pod.name).raw("</a></th><td>");
-            status(html, &pod.status);
+            status(html, pod.status);
             html.raw("</td><td>");
             pod_gpus(html, &pod.gpus);
             html.raw("</td><td>");
@@ -139,7 +139,7 @@ fn pods(blocks: &mut Blocks, facts: &Facts<'_>, gang: &Gang) {
                 node_link(html, node);
             }
             html.raw("</td><td>");
-            match &pod.since {
+            match pod.since {
                 Some(since) => html.time(since),
                 None => html.unknown(),
             };
@@ -172,13 +172,13 @@ pub(super) fn state(html: &mut Html, gang: &Gang) {
 }
 
 /// The status of a pod with its look.
-pub(super) fn status(html: &mut Html, status: &str) {
+pub(super) fn status(html: &mut Html, status: PodStatus) {
     html.raw(match status {
-        "Running" => "<span class=\"tag ok\">",
-        "Pending" | "Gated" => "<span class=\"tag warn\">",
-        "Pipelined" | "Binding" | "Bound" => "<span class=\"tag hint\">",
-        "StuckInReleasing" | "Failed" => "<span class=\"tag bad\">",
+        PodStatus::Running => "<span class=\"tag ok\">",
+        PodStatus::Pending | PodStatus::Gated => "<span class=\"tag warn\">",
+        PodStatus::Pipelined | PodStatus::Binding | PodStatus::Bound => "<span class=\"tag hint\">",
+        PodStatus::StuckInReleasing | PodStatus::Failed => "<span class=\"tag bad\">",
         _ => "<span class=\"tag\">",
     });
-    html.text(status).raw("</span>");
+    html.text(status.name()).raw("</span>");
 }

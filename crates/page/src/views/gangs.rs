@@ -46,7 +46,7 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, queue: Option<&str>
             super::gang::state(html, gang);
             html.raw("</td><td>");
             progress(html, gang);
-            html.raw("</td><td>").time(&gang.created).raw("</td></tr>");
+            html.raw("</td><td>").time(gang.created).raw("</td></tr>");
         });
     }
     if gangs.len() > ROWS_MAX {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use kai_view::{Gpu, GpuState, GpuUser, Node, Slices, SlicesKind};
+use kai_view::{Gpu, GpuState, GpuUser, Node, PodStatus, Slices, SlicesKind, Text};
 
 use super::nodes::used_gpus;
 use super::words::{counted, head, queue_link, short_resource, user_link, user_name};
@@ -75,7 +75,7 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, group: &Grouping, c
 /// What nodes are grouped by, with the level that was chosen.
 #[derive(Debug, PartialEq, Eq)]
 enum GroupKey {
-    Level(String),
+    Level(Text),
     Pool,
     Model,
     None,
@@ -96,7 +96,7 @@ impl GroupKey {
             Grouping::Level(level) if Grouping::is_outermost(level) => {
                 outermost().map_or(GroupKey::None, GroupKey::Level)
             }
-            Grouping::Level(level) => GroupKey::Level(level.clone()),
+            Grouping::Level(level) => GroupKey::Level(level.as_str().into()),
             Grouping::Default => match outermost() {
                 Some(level) => GroupKey::Level(level),
                 None if nodes.iter().any(|node| node.pool.is_some()) => GroupKey::Pool,
@@ -263,9 +263,9 @@ fn badges(html: &mut Html, node: &Node, large: bool) {
 
 /// Promised and leaving pods look different from running ones.
 fn look(user: &GpuUser) -> &'static str {
-    match user.status.as_str() {
-        "Pipelined" => " pr",
-        "Releasing" | "StuckInReleasing" => " rl",
+    match user.status {
+        PodStatus::Pipelined => " pr",
+        PodStatus::Releasing | PodStatus::StuckInReleasing => " rl",
         _ => "",
     }
 }

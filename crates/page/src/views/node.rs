@@ -38,7 +38,7 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, name: &str) {
     blocks.section("labels", |html, id| {
         panel(html, id, "Labels");
         html.raw("<table class=\"labels\"><tbody>");
-        for (key, value) in &node.labels {
+        for (key, value) in node.labels.iter() {
             html.raw("<tr><th scope=\"row\">")
                 .text(key)
                 .raw("</th><td>")
@@ -101,7 +101,7 @@ fn conditions(html: &mut Html, id: &str, node: &Node) {
         return;
     }
     html.raw("<table class=\"conditions\"><thead><tr><th>condition</th><th>status</th><th>reason</th><th>message</th></tr></thead><tbody>");
-    for condition in &node.conditions {
+    for condition in node.conditions.iter() {
         html.raw("<tr><th scope=\"row\">")
             .text(&condition.kind)
             .raw("</th><td>");

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use kai_view::{GpuAmount, GpuState, Node, SlicesKind};
 
-use super::words::{counted, decision_cause, decision_tag, gang_href, head, panel, pod_gpus, pod_link, queue_link};
+use super::words::{
+    counted, decision_cause, decision_gpus, decision_tag, gang_href, head, panel, pod_link, queue_link,
+};
 use crate::bar::Bar;
 use crate::blocks::Blocks;
 use crate::facts::{Facts, is_other_work};
@@ -354,24 +356,24 @@ fn lately(blocks: &mut Blocks, facts: &Facts<'_>) {
             html.raw("<li id=\"")
                 .text(id)
                 .raw("\">")
-                .time(&decision.time)
+                .time(decision.time)
                 .raw("<div>");
             decision_tag(html, decision.kind);
             html.raw(" ");
             match &decision.pod_group {
                 Some(pod_group) => {
                     gang_href(html, &decision.namespace, pod_group);
-                    html.text(&decision.workload)
-                        .raw("</a> (")
-                        .text(&decision.namespace)
-                        .raw("/")
-                        .text(&decision.pod)
-                        .raw(")");
+                    html.text(&decision.workload).raw("</a> (").text(&decision.namespace);
+                    // A decision that is read from an event of a workload names no pod.
+                    if !decision.pod.is_empty() {
+                        html.raw("/").text(&decision.pod);
+                    }
+                    html.raw(")");
                 }
                 None => pod_link(html, &decision.namespace, &decision.pod),
             }
             html.raw(", ");
-            pod_gpus(html, &decision.gpus);
+            decision_gpus(html, decision);
             if let Some(node) = &decision.node {
                 html.raw(" on ").text(node);
             }

@@ -24,7 +24,7 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, namespace: &str, na
     blocks.section("head", |html, id| {
         head(html, id, name, |html| {
             html.raw("pod in namespace ").text(namespace).raw(" · ");
-            status(html, &pod.status);
+            status(html, pod.status);
         });
     });
     blocks.section("facts", |html, id| {
@@ -54,7 +54,7 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, namespace: &str, na
     blocks.section("story", |html, id| {
         panel(html, id, "Story");
         let mut story = Story::new();
-        story.add(Some(&pod.created), "", |html| {
+        story.add(Some(pod.created), "", |html| {
             html.raw("<b>Created</b>");
         });
         if let Some(gang) = gang {

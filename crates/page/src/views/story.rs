@@ -1,6 +1,6 @@
 //! The story of a pod or gang as a time line, and what would help it.
 
-use kai_view::{Decision, DecisionKind, ExplanationView, Gang, Pod};
+use kai_view::{Decision, DecisionKind, ExplanationView, Gang, Pod, PodStatus, Time};
 
 use super::words::{decision_cause, node_link, pod_gpus, pod_link, queue_link};
 use crate::facts::Facts;
@@ -10,31 +10,31 @@ use crate::html::Html;
 const DECISIONS_MAX: usize = 60;
 
 /// A time line in the making.
-pub(super) struct Story<'a> {
-    events: Vec<Event<'a>>,
+pub(super) struct Story {
+    events: Vec<Event>,
 }
 
-struct Event<'a> {
+struct Event {
     /// `None` = not known; the event stays where it was added.
-    time: Option<&'a str>,
+    time: Option<Time>,
     class: &'static str,
     html: Html,
 }
 
-impl<'a> Story<'a> {
-    pub(super) fn new() -> Story<'a> {
+impl Story {
+    pub(super) fn new() -> Story {
         Story { events: Vec::new() }
     }
 
     /// Adds an event that is later than those before it, or sorted by its time.
-    pub(super) fn add(&mut self, time: Option<&'a str>, class: &'static str, write: impl FnOnce(&mut Html)) {
+    pub(super) fn add(&mut self, time: Option<Time>, class: &'static str, write: impl FnOnce(&mut Html)) {
         let mut html = Html::default();
         write(&mut html);
         self.events.push(Event { time, class, html });
     }
 
     /// Adds the decisions, the newest of which come first.
-    pub(super) fn add_decisions(&mut self, facts: &Facts<'_>, decisions: &[&'a Decision], with_pods: bool) {
+    pub(super) fn add_decisions(&mut self, facts: &Facts<'_>, decisions: &[&Decision], with_pods: bool) {
         let shown = &decisions[..decisions.len().min(DECISIONS_MAX)];
         if decisions.len() > shown.len() {
             self.add(None, "note", |html| {
@@ -48,7 +48,7 @@ impl<'a> Story<'a> {
                 DecisionKind::Promise => "hint",
                 DecisionKind::Evict => "bad",
             };
-            self.add(Some(&decision.time), class, |html| {
+            self.add(Some(decision.time), class, |html| {
                 html.raw(match decision.kind {
                     DecisionKind::Bind => "<b>Bound</b>",
                     DecisionKind::Promise => "<b>Promised a place</b>",
@@ -78,10 +78,10 @@ impl<'a> Story<'a> {
 
     /// Sorts by time. An event without a time stays after the one before it.
     pub(super) fn write(mut self, html: &mut Html) {
-        let mut last = "";
-        let mut keyed: Vec<(&str, Event<'_>)> = Vec::with_capacity(self.events.len());
+        let mut last = None;
+        let mut keyed: Vec<(Option<Time>, Event)> = Vec::with_capacity(self.events.len());
         for event in self.events.drain(..) {
-            last = event.time.unwrap_or(last);
+            last = event.time.or(last);
             keyed.push((last, event));
         }
         keyed.sort_by_key(|(time, _)| *time);
@@ -99,8 +99,8 @@ impl<'a> Story<'a> {
 }
 
 /// The events that a gang has before any decision: creation and grouping.
-pub(super) fn add_beginning<'a>(story: &mut Story<'a>, facts: &Facts<'_>, gang: &'a Gang) {
-    story.add(Some(&gang.created), "", |html| {
+pub(super) fn add_beginning(story: &mut Story, facts: &Facts<'_>, gang: &Gang) {
+    story.add(Some(gang.created), "", |html| {
         html.raw("<b>Grouped</b> as pod group ")
             .text(&gang.pod_group)
             .raw(" of ");
@@ -117,26 +117,18 @@ pub(super) fn add_beginning<'a>(story: &mut Story<'a>, facts: &Facts<'_>, gang: 
 }
 
 /// Starts and evictions that the gang remembers and no shown decision tells.
-pub(super) fn add_memories<'a>(story: &mut Story<'a>, gang: &'a Gang, decisions: &[&Decision]) {
-    let told = |time: &str, kind: DecisionKind| {
+pub(super) fn add_memories(story: &mut Story, gang: &Gang, decisions: &[&Decision]) {
+    let told = |time: Time, kind: DecisionKind| {
         decisions
             .iter()
-            .any(|decision| decision.kind == kind && decision.time.as_str() >= time)
+            .any(|decision| decision.kind == kind && decision.time >= time)
     };
-    if let Some(start) = gang
-        .last_start
-        .as_deref()
-        .filter(|start| !told(start, DecisionKind::Bind))
-    {
+    if let Some(start) = gang.last_start.filter(|start| !told(*start, DecisionKind::Bind)) {
         story.add(Some(start), "ok", |html| {
             html.raw("<b>Started</b>: its minimum was placed");
         });
     }
-    if let Some(time) = gang
-        .last_eviction
-        .as_deref()
-        .filter(|time| !told(time, DecisionKind::Evict))
-    {
+    if let Some(time) = gang.last_eviction.filter(|time| !told(*time, DecisionKind::Evict)) {
         story.add(Some(time), "bad", |html| {
             html.raw("<b>Lost a pod</b> to another workload; for whom is not known any more");
         });
@@ -144,13 +136,13 @@ pub(super) fn add_memories<'a>(story: &mut Story<'a>, gang: &'a Gang, decisions:
 }
 
 /// What a pod is doing now.
-pub(super) fn add_present<'a>(story: &mut Story<'a>, gang: Option<&Gang>, pod: &'a Pod) {
-    let since = pod.since.as_deref();
-    let class = match pod.status.as_str() {
-        "Running" => "ok now",
-        "Pending" | "Gated" => "warn now",
-        "Pipelined" | "Binding" | "Bound" => "hint now",
-        "Releasing" | "StuckInReleasing" | "Failed" => "bad now",
+pub(super) fn add_present(story: &mut Story, gang: Option<&Gang>, pod: &Pod) {
+    let since = pod.since;
+    let class = match pod.status {
+        PodStatus::Running => "ok now",
+        PodStatus::Pending | PodStatus::Gated => "warn now",
+        PodStatus::Pipelined | PodStatus::Binding | PodStatus::Bound => "hint now",
+        PodStatus::Releasing | PodStatus::StuckInReleasing | PodStatus::Failed => "bad now",
         _ => "now",
     };
     for gpu_group in &pod.gpu_groups {
@@ -159,14 +151,14 @@ pub(super) fn add_present<'a>(story: &mut Story<'a>, gang: Option<&Gang>, pod: &
         });
     }
     story.add(since, class, |html| {
-        let word = match pod.status.as_str() {
-            "Pending" => "Waiting",
-            "Gated" => "Waiting: scheduling gates are closed",
-            "Pipelined" => "Promised a place; others are leaving it",
-            "Binding" | "Bound" => "Starting",
-            "Releasing" => "Ending",
-            "StuckInReleasing" => "Ending, for longer than its grace period",
-            other => other,
+        let word = match pod.status {
+            PodStatus::Pending => "Waiting",
+            PodStatus::Gated => "Waiting: scheduling gates are closed",
+            PodStatus::Pipelined => "Promised a place; others are leaving it",
+            PodStatus::Binding | PodStatus::Bound => "Starting",
+            PodStatus::Releasing => "Ending",
+            PodStatus::StuckInReleasing => "Ending, for longer than its grace period",
+            other => other.name(),
         };
         html.raw("<b>").text(word).raw("</b>");
         if let Some(node) = &pod.node {

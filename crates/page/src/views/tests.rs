@@ -1,6 +1,9 @@
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use kai_view::{ClusterView, Gpu, GpuState, GpuUser, List, MissingList, OTHER_WORK, Slices, SlicesKind};
+use kai_view::{
+    ClusterView, Gpu, GpuState, GpuUser, List, MissingList, OTHER_WORK, PodStatus, Slices, SlicesKind, Text, TextMap,
+};
 
 use super::{Input, render};
 use crate::route::{Route, VIEWS};
@@ -171,11 +174,11 @@ fn unknown_amounts_of_queues_and_nodes_are_no_zeros() {
     assert!(html("/nodes", Some(&view)).contains("GPU health unknown"));
 }
 
-fn user(name: &str, status: &str) -> GpuUser {
+fn user(name: &str, status: PodStatus) -> GpuUser {
     GpuUser {
-        namespace: "team".to_owned(),
-        name: name.to_owned(),
-        status: status.to_owned(),
+        namespace: "team".into(),
+        name: name.into(),
+        status,
         foreign: false,
         mib: Some(20_000),
         slices: 0,
@@ -195,21 +198,21 @@ fn gpus_are_drawn_as_what_they_are() {
     };
     let foreign = GpuUser {
         foreign: true,
-        ..user("stranger", "Running")
+        ..user("stranger", PodStatus::Running)
     };
     let other = GpuUser {
-        namespace: String::new(),
-        ..user(OTHER_WORK, "Running")
+        namespace: Text::default(),
+        ..user(OTHER_WORK, PodStatus::Running)
     };
     node.gpus = vec![
         gpu(GpuState::Idle, vec![]),
-        gpu(GpuState::Whole, vec![user("whole", "Running")]),
+        gpu(GpuState::Whole, vec![user("whole", PodStatus::Running)]),
         gpu(
             GpuState::Shared,
             vec![
-                user("part", "Running"),
-                user("promised", "Pipelined"),
-                user("ending", "Releasing"),
+                user("part", PodStatus::Running),
+                user("promised", PodStatus::Pipelined),
+                user("ending", PodStatus::Releasing),
             ],
         ),
         gpu(GpuState::Shared, vec![foreign, other]),
@@ -225,14 +228,14 @@ fn gpus_are_drawn_as_what_they_are() {
         node.ready,
     ) = (Some(80_000), true, Some(2), false);
     node.slices = vec![Slices {
-        resource: "nvidia.com/mig-1g.5gb".to_owned(),
+        resource: "nvidia.com/mig-1g.5gb".into(),
         kind: SlicesKind::Mig,
         allocatable: 4,
         used: Some(3),
         pods: vec![GpuUser {
             slices: 2,
             mib: None,
-            ..user("slices", "Running")
+            ..user("slices", PodStatus::Running)
         }],
     }];
     view.nodes.as_mut().unwrap().swap(0, 1);
@@ -361,24 +364,19 @@ fn steps_of_the_story_are_buttons() {
 fn hostile_names_are_only_text() {
     let evil = "\"><script>alert(1)</script><img src=x onerror='alert(2)'>&\u{0}";
     let mut view = small();
-    let hostile = |text: &mut String| text.insert_str(0, evil);
+    let hostile = |text: &mut Text| *text = format!("{evil}{text}").into();
+    let hostile_string = |text: &mut String| text.insert_str(0, evil);
     for pod in view.pods.iter_mut().flatten() {
-        [&mut pod.namespace, &mut pod.name, &mut pod.status]
-            .into_iter()
-            .for_each(hostile);
+        [&mut pod.namespace, &mut pod.name].into_iter().for_each(hostile);
         pod.node
             .iter_mut()
             .chain(&mut pod.pod_group)
             .chain(&mut pod.reason)
-            .chain(&mut pod.since)
             .for_each(hostile);
         pod.gpu_groups.iter_mut().for_each(hostile);
     }
     for gang in view.gangs.iter_mut().flatten() {
-        let Some(reason) = gang.reason.as_mut().or(gang.waiting_since.as_mut()) else {
-            continue;
-        };
-        hostile(reason);
+        gang.reason.iter_mut().for_each(hostile);
     }
     for gang in view.gangs.iter_mut().flatten() {
         [
@@ -387,15 +385,19 @@ fn hostile_names_are_only_text() {
             &mut gang.workload_kind,
             &mut gang.workload_name,
             &mut gang.queue,
-            &mut gang.created,
         ]
         .into_iter()
         .for_each(hostile);
     }
     for queue in view.queues.iter_mut().flatten() {
-        [&mut queue.name, &mut queue.display_name].into_iter().for_each(hostile);
-        queue.parent.iter_mut().for_each(hostile);
-        queue.lenders.iter_mut().for_each(|lender| hostile(&mut lender.queue));
+        [&mut queue.name, &mut queue.display_name]
+            .into_iter()
+            .for_each(hostile_string);
+        queue.parent.iter_mut().for_each(hostile_string);
+        queue
+            .lenders
+            .iter_mut()
+            .for_each(|lender| hostile_string(&mut lender.queue));
     }
     for node in view.nodes.iter_mut().flatten() {
         hostile(&mut node.name);
@@ -406,17 +408,18 @@ fn hostile_names_are_only_text() {
             .chain(&mut node.pool)
             .chain(&mut node.mig_strategy);
         texts.for_each(hostile);
-        node.labels = node
+        let labels: TextMap = node
             .labels
             .iter()
-            .map(|(key, value)| (format!("{evil}{key}"), format!("{evil}{value}")))
+            .map(|(key, value)| (format!("{evil}{key}").into(), format!("{evil}{value}").into()))
             .collect();
+        node.labels = Arc::new(labels);
         for domain in &mut node.topology {
             [&mut domain.topology, &mut domain.level, &mut domain.value]
                 .into_iter()
                 .for_each(hostile);
         }
-        for condition in &mut node.conditions {
+        for condition in Arc::make_mut(&mut node.conditions) {
             [&mut condition.kind, &mut condition.status]
                 .into_iter()
                 .for_each(hostile);
@@ -437,21 +440,16 @@ fn hostile_names_are_only_text() {
         node.slices.iter_mut().for_each(|slices| hostile(&mut slices.resource));
     }
     for decision in view.decisions.iter_mut().flatten() {
-        [
-            &mut decision.namespace,
-            &mut decision.pod,
-            &mut decision.workload,
-            &mut decision.time,
-        ]
-        .into_iter()
-        .for_each(hostile);
+        [&mut decision.namespace, &mut decision.pod, &mut decision.workload]
+            .into_iter()
+            .for_each(hostile_string);
         let texts = decision
             .pod_group
             .iter_mut()
             .chain(&mut decision.queue)
             .chain(&mut decision.node)
             .chain(&mut decision.reason);
-        texts.chain(&mut decision.action).for_each(hostile);
+        texts.chain(&mut decision.action).for_each(hostile_string);
         if let Some(beneficiary) = &mut decision.beneficiary {
             [
                 &mut beneficiary.namespace,
@@ -459,7 +457,7 @@ fn hostile_names_are_only_text() {
                 &mut beneficiary.workload,
             ]
             .into_iter()
-            .for_each(hostile);
+            .for_each(hostile_string);
         }
     }
     for address in addresses(&view) {
@@ -477,11 +475,11 @@ fn hostile_names_are_only_text() {
 fn a_restricted_view_names_no_other_work() {
     let view = small();
     let mine: BTreeSet<String> = ["team-vision".to_owned()].into();
-    let foreign: Vec<String> = view
+    let foreign: Vec<Text> = view
         .pods
         .iter()
         .flatten()
-        .filter(|pod| !mine.contains(&pod.namespace))
+        .filter(|pod| !mine.contains(pod.namespace.as_str()))
         .flat_map(|pod| [Some(pod.name.clone()), pod.pod_group.clone()])
         .flatten()
         .collect();
@@ -533,7 +531,7 @@ fn long_tables_end() {
     let waiting = gangs.iter().find(|gang| gang.waiting > 0).unwrap().clone();
     for number in 0..super::ROWS_MAX + 10 {
         gangs.push(kai_view::Gang {
-            pod_group: format!("more-{number}"),
+            pod_group: format!("more-{number}").into(),
             ..waiting.clone()
         });
     }

@@ -60,7 +60,7 @@ fn row(html: &mut Html, id: &str, facts: &Facts<'_>, gang: &Gang) {
         None => html.raw("<span class=\"quiet\">none</span>"),
     };
     html.raw("</td><td>");
-    match &gang.waiting_since {
+    match gang.waiting_since {
         Some(since) => html.time(since),
         None => html.unknown(),
     };

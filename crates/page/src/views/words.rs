@@ -95,6 +95,16 @@ pub(crate) fn user_name(html: &mut Html, user: &GpuUser) {
     }
 }
 
+/// The GPUs of a decision.
+pub(crate) fn decision_gpus(html: &mut Html, decision: &Decision) {
+    match &decision.gpus {
+        Some(gpus) => pod_gpus(html, gpus),
+        None => {
+            html.unknown();
+        }
+    }
+}
+
 /// GPUs that a pod asks for.
 pub(crate) fn pod_gpus(html: &mut Html, gpus: &PodGpus) {
     match gpus {

@@ -48,18 +48,22 @@ fn views(page: &Page) -> Vec<(&'static str, String, String)> {
         .find(|pod| !pod.waits())
         .unwrap()
         .clone();
-    let node = view.nodes.as_ref().unwrap()[0].name.clone();
+    let node = view.nodes.as_ref().unwrap()[0].name.to_string();
     vec![
         ("overview", "/".to_owned(), "Fairness across queues".to_owned()),
         ("gpus", "/gpus".to_owned(), node.clone()),
         ("queues", "/queues".to_owned(), "robotics".to_owned()),
-        ("waiting", "/waiting".to_owned(), gang.workload_name.clone()),
+        ("waiting", "/waiting".to_owned(), gang.workload_name.to_string()),
         (
             "gang",
             format!("/gangs/{}/{}", gang.namespace, gang.pod_group),
-            gang.workload_name,
+            gang.workload_name.to_string(),
         ),
-        ("pod", format!("/pods/{}/{}", pod.namespace, pod.name), pod.name),
+        (
+            "pod",
+            format!("/pods/{}/{}", pod.namespace, pod.name),
+            pod.name.to_string(),
+        ),
         ("decisions", "/decisions".to_owned(), "evicted".to_owned()),
         ("nodes", "/nodes".to_owned(), node.clone()),
         ("node", format!("/nodes/{node}"), node),
@@ -163,7 +167,7 @@ fn a_tenant_sees_no_foreign_names() {
     let view = page.view();
     let Some(browser) = browser(Colours::Light) else { return };
     // Pods of other namespaces, and everything that could name them.
-    let foreign: Vec<String> = view
+    let foreign: Vec<kai_view::Text> = view
         .pods
         .iter()
         .flatten()

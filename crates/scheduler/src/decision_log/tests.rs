@@ -114,7 +114,7 @@ fn an_eviction_names_its_beneficiary_and_action() {
         *evict,
         Decision {
             number: 1,
-            time: "2026-01-01T00:00:01Z".to_owned(),
+            time: "2026-01-01T00:00:01Z".parse().unwrap(),
             kind: DecisionKind::Evict,
             action: Some("reclaim".to_owned()),
             namespace: "a".to_owned(),
@@ -123,7 +123,7 @@ fn an_eviction_names_its_beneficiary_and_action() {
             workload: "Job notebook-job".to_owned(),
             queue: Some("lender".to_owned()),
             node: Some("n1".to_owned()),
-            gpus: PodGpus::Whole { devices: 1 },
+            gpus: Some(PodGpus::Whole { devices: 1 }),
             beneficiary: Some(Beneficiary {
                 namespace: "a".to_owned(),
                 pod_group: "train".to_owned(),
