@@ -357,6 +357,37 @@ mod tests {
         }
     }
 
+    /// `cargo test --release -p kai-cli --lib large_cluster -- --ignored --nocapture`
+    #[test]
+    #[ignore = "prints times for docs/performance.md"]
+    fn a_large_cluster_is_drawn() {
+        let small: ClusterView = serde_json::from_str(include_str!("../../tests/data/top.json")).unwrap();
+        let mut large = small.clone();
+        let numbered = |name: &str, at: usize| format!("{name}-{at}").into();
+        let nodes = small.nodes.unwrap().into_iter().cycle().take(1_000).enumerate();
+        let named = nodes.map(|(at, mut node)| {
+            node.name = numbered(&node.name, at);
+            node
+        });
+        large.nodes = Some(named.collect());
+        let pods = small.pods.unwrap().into_iter().cycle().take(10_000).enumerate();
+        let named = pods.map(|(at, mut pod)| {
+            (pod.name, pod.uid) = (numbered(&pod.name, at), numbered(&pod.uid, at));
+            pod
+        });
+        large.pods = Some(named.collect());
+        let (mut app, large) = (App::new("cluster", true), Arc::new(large));
+        for (what, keys) in [("GPUs", "1"), ("pods", "4")] {
+            let begun = std::time::Instant::now();
+            for _ in 0..10 {
+                app.on_news(News::View(Arc::clone(&large)));
+                cells(200, 50, &mut app, keys);
+            }
+            // Each screen is drawn twice.
+            println!("{what}: {:?} for a view and two drawings", begun.elapsed() / 10);
+        }
+    }
+
     #[test]
     fn what_is_missing_is_said() {
         let mut view: ClusterView = serde_json::from_str(include_str!("../../tests/data/top.json")).unwrap();
