@@ -241,7 +241,10 @@ fn set_installation(object: &mut Value, arguments: &Arguments, image: &Image) ->
             serde_saphyr::from_multiple(text.as_str().unwrap_or_default()).with_context(reading)?;
         for document in documents.iter_mut().filter(|document| document["kind"] == "Config") {
             let spec = &mut document["spec"];
-            spec["namespace"] = arguments.namespace.clone().into();
+            // The Config of mode all-in-one names none.
+            if let Some(namespace) = spec.get_mut("namespace") {
+                *namespace = arguments.namespace.clone().into();
+            }
             spec["admission"]["gpuSharing"] = arguments.gpu_sharing.into();
             set_images(spec, image);
         }
