@@ -357,7 +357,7 @@ mod tests {
         }
     }
 
-    /// `cargo test --release -p kai-cli --lib large_cluster -- --ignored --nocapture`
+    /// `cargo test --release -p kai-cli --lib a_large_cluster -- --ignored --nocapture`
     #[test]
     #[ignore = "prints times for docs/performance.md"]
     fn a_large_cluster_is_drawn() {

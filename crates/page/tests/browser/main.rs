@@ -213,6 +213,7 @@ fn a_thousand_nodes_are_light() {
             "return performance.getEntriesByType('navigation').concat(performance.getEntriesByType('resource')) \
              .filter(entry => !entry.name.includes('/events')).reduce((sum, entry) => sum + entry.encodedBodySize, 0)",
         );
+        browser.until("performance.getEntriesByName('first-contentful-paint').length > 0");
         let paint = browser.run("return performance.getEntriesByName('first-contentful-paint')[0]?.startTime");
         let loaded = browser.run("return performance.getEntriesByType('navigation')[0].loadEventEnd");
         let mut updates = Vec::new();
