@@ -4,11 +4,11 @@
 //! drops what it has soon after the last one has left.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use kai_view::ClusterView;
+use kai_view::{ClusterView, Time};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -75,18 +75,15 @@ impl Hub {
             return snapshot.clone();
         }
         newest.asked = Some(Instant::now());
+        // The old view goes before the new one comes: both would be some megabytes in a large cluster.
+        let last = newest.snapshot.take().map(|snapshot| snapshot.trace());
         let view = tokio::time::timeout(SOURCE_TIMEOUT, self.source.view())
             .await
             .unwrap_or(None);
         let steps = self.story.as_ref().map_or_else(Vec::new, |story| story.steps());
-        if let Some(snapshot) = newest
-            .snapshot
-            .as_ref()
-            .filter(|last| last.is_of(view.as_ref(), &steps))
-        {
-            return snapshot.clone();
+        if !last.is_some_and(|last| last.is_of(view.as_ref(), &steps)) {
+            newest.generation += 1;
         }
-        newest.generation += 1;
         let snapshot = Arc::new(Snapshot {
             generation: newest.generation,
             view,
@@ -189,14 +186,35 @@ pub(crate) struct Rendering {
     pub(crate) outline: Arc<Outline>,
 }
 
-impl Snapshot {
+/// What is remembered of a snapshot that is gone.
+struct Trace {
+    view: Option<Weak<ClusterView>>,
+    steps: Vec<StoryStep>,
+}
+
+impl Trace {
+    /// Whether a snapshot of this view would be the same.
     fn is_of(&self, view: Option<&Arc<ClusterView>>, steps: &[StoryStep]) -> bool {
         let same_view = match (&self.view, view) {
-            (Some(mine), Some(other)) => Arc::ptr_eq(mine, other),
+            (Some(mine), Some(other)) => mine.upgrade().is_some_and(|mine| Arc::ptr_eq(&mine, other)),
             (None, None) => true,
             (Some(_), None) | (None, Some(_)) => false,
         };
         same_view && self.steps == steps
+    }
+}
+
+impl Snapshot {
+    fn trace(&self) -> Trace {
+        Trace {
+            view: self.view.as_ref().map(Arc::downgrade),
+            steps: self.steps.clone(),
+        }
+    }
+
+    /// The time of the view.
+    pub(crate) fn time(&self) -> Option<Time> {
+        self.view.as_ref().map(|view| view.time)
     }
 
     /// The cluster as a reader with these rights may see it. Costs a copy of the view: call it on a thread that may block.

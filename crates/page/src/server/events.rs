@@ -14,6 +14,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{StatusCode, Uri};
+use kai_view::Time;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
@@ -94,19 +95,22 @@ struct Stream {
 impl Stream {
     async fn run(mut self) {
         let _reader = self.app.hub.reader();
-        let mut snapshot = self.app.hub.current().await;
+        let mut next = self.app.hub.current().await;
         let (mut heartbeat, mut judged) = (Instant::now(), Instant::now());
         if self.send("retry: 2000\n\n".to_owned()).await.is_none() {
             return;
         }
         loop {
-            if self.step(&snapshot).await.is_none() {
+            if self.step(&next).await.is_none() {
                 return;
             }
-            loop {
+            let (generation, time) = (next.generation, next.time());
+            // A stream that waits holds no view.
+            drop(next);
+            next = loop {
                 if heartbeat <= Instant::now() {
                     heartbeat = Instant::now() + HEARTBEAT;
-                    if self.send(time_event(&snapshot)).await.is_none() {
+                    if self.send(time_event(time)).await.is_none() {
                         return;
                     }
                 }
@@ -119,11 +123,10 @@ impl Stream {
                     }
                 }
                 let due = heartbeat.min(judged + JUDGE_PERIOD);
-                if let Ok(next) = tokio::time::timeout_at(due, self.app.hub.next(snapshot.generation)).await {
-                    snapshot = next;
-                    break;
+                if let Ok(changed) = tokio::time::timeout_at(due, self.app.hub.next(generation)).await {
+                    break changed;
                 }
-            }
+            };
         }
     }
 
@@ -176,11 +179,7 @@ impl Stream {
     }
 }
 
-fn time_event(snapshot: &Snapshot) -> String {
-    let time = snapshot
-        .view
-        .as_ref()
-        .map(|view| view.time.to_string())
-        .unwrap_or_default();
+fn time_event(time: Option<Time>) -> String {
+    let time = time.map(|time| time.to_string()).unwrap_or_default();
     format!("event: time\ndata: {time}\n\n")
 }

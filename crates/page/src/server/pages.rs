@@ -54,7 +54,7 @@ pub(super) async fn view(
             place: Some(place),
             digest: Some(&rendering.outline.digest),
             now: &now(),
-            time: snapshot.view.as_ref().map(|view| view.time),
+            time: snapshot.time(),
             logged_in: caller.token.is_some(),
         };
         html(StatusCode::OK, document.write(&rendering.blocks.html), zip)
