@@ -147,18 +147,13 @@ impl Driver {
     fn compute_view(&mut self) -> Arc<ClusterView> {
         // The old view goes before the new one comes: both would be some megabytes in a large cluster.
         self.views.newest = None;
-        let sources = Sources {
+        let mut view = ClusterView::new(Sources {
             mirror: &self.mirror,
             engine: &mut self.engine,
             config: &self.settings.config,
             now: self.cycle_time,
             knowledge: Knowledge::complete(),
-        };
-        // On a thread of its own: the allocator has an arena per thread, and an arena stays as large as it once was. The runtime moves this
-        // task from thread to thread, and in time the arenas of all of them would have room for a view. The arena of a thread that has
-        // ended goes to the next new one.
-        let computed = std::thread::scope(|scope| scope.spawn(|| ClusterView::new(sources)).join());
-        let mut view = computed.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        });
         view.decisions = Some(self.decisions.newest_first(self.cycle_time));
         let view = Arc::new(view);
         self.views.newest = Some((Instant::now(), Arc::clone(&view)));
