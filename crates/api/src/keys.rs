@@ -13,6 +13,9 @@ pub const GPU_FRACTION_DEVICES: &str = "gpu-fraction-num-devices";
 pub const GPU_FRACTION_CONTAINER: &str = "gpu-fraction-container-name";
 /// Annotation on pods: `true` requests a multi-process server (MPS), for fractional requests only.
 pub const MPS: &str = "mps";
+/// Annotation on pods: `required` or `preferred`, whether the node must hold the container to its GPU memory. The same key as a label on nodes
+/// is the node's [`crate::EnforcementTier`].
+pub const GPU_ENFORCEMENT: &str = "kai.scheduler/gpu-enforcement";
 
 // ---- The workload of a pod, and its scheduling settings ----
 
@@ -84,6 +87,10 @@ pub const RECEIVED_FRACTION: &str = "Fraction";
 pub const RECEIVED_MIG: &str = "MigInstance";
 /// Annotation on bound pods: UUIDs of the GPUs that the pod shares, one per GPU group, separated by commas.
 pub const RECEIVED_GPUS: &str = "kai.scheduler/received-gpus";
+/// Annotation on bound pods: [`crate::GpuLimits`], the limits of the container with the GPU share. The node agent enforces them.
+pub const GPU_LIMITS: &str = "kai.scheduler/gpu-limits";
+/// Annotation on bound pods with a GPU share: the [`crate::EnforcementTier`] of the node when the pod was bound.
+pub const GPU_ENFORCEMENT_TIER: &str = "kai.scheduler/gpu-enforcement-tier";
 /// Annotation on bound pods: NUMA zones that the scheduler expects, as JSON.
 pub const NUMA_PREDICTED: &str = "kai.scheduler/numa-placement-predicted";
 /// Annotation on running pods: NUMA zones that the node reports, as JSON.
@@ -168,6 +175,10 @@ pub const MEMORY_UNIFIED: &str = "unified";
 pub const NODE_PLATFORM: &str = "kai.scheduler/platform";
 /// Value of [`NODE_PLATFORM`] on Jetson machines.
 pub const PLATFORM_TEGRA: &str = "tegra";
+/// Condition of nodes, by the node agent: whether containers are held to their GPU memory, and by what.
+pub const NODE_GPU_LIMITS: &str = "GPULimits";
+/// Condition of nodes that KAI's mode `NvFractions` requires: the node enforces limits of GPU memory.
+pub const NODE_GPU_FRACTIONING_READY: &str = "gpu-fractioning.nvidia.com/Ready";
 /// Label on nodes whose GPUs are simulated.
 pub const NODE_FAKE_GPU: &str = "run.ai/fake.gpu";
 /// Label on nodes: the host name, last level of most topologies.
@@ -347,6 +358,8 @@ pub const SCHEDULER_POD_ANNOTATIONS: KeySet = KeySet {
     exact: &[
         RECEIVED_RESOURCE_TYPE,
         RECEIVED_GPUS,
+        GPU_LIMITS,
+        GPU_ENFORCEMENT_TIER,
         RESERVED_GPU,
         RESERVATION_LAST_USER,
     ],
@@ -388,6 +401,8 @@ mod tests {
             "received-resource-type",
             "run.ai/reserve_for_gpu_index",
             "kai.scheduler/received-gpus",
+            "kai.scheduler/gpu-limits",
+            "kai.scheduler/gpu-enforcement-tier",
             "kai.scheduler/last-user",
             "kai.scheduler/numa-placement-observed",
         ] {
