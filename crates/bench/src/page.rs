@@ -25,7 +25,9 @@ const STARTUP_WRITES_MAX: Duration = Duration::from_secs(5);
 /// The cycles and the memory of one phase.
 struct Phase {
     cycle_ms: f64,
+    /// The mean and the highest of a sample per second.
     rss_mib: f64,
+    rss_mib_max: f64,
     cpu_percent: f64,
 }
 
@@ -59,8 +61,8 @@ pub(crate) async fn run(table: &mut Table) -> anyhow::Result<()> {
         ("after that", again),
     ] {
         let figure = format!(
-            "{:.2} ms per cycle, {:.1} MiB, {:.1} % of a core",
-            phase.cycle_ms, phase.rss_mib, phase.cpu_percent
+            "{:.2} ms per cycle, {:.1} MiB (highest {:.1}), {:.1} % of a core",
+            phase.cycle_ms, phase.rss_mib, phase.rss_mib_max, phase.cpu_percent
         );
         table.row(&format!("page, {shape}, {what}"), figure, "", "");
     }
@@ -77,14 +79,17 @@ async fn phase(server: &CannedServer, kai: &KaiProcess) -> anyhow::Result<Phase>
         ))
     };
     let before = sums()?;
+    let mut samples = Vec::new();
     for _ in 0..SECONDS {
         server.change(CHANGES);
         tokio::time::sleep(Duration::from_secs(1)).await;
+        samples.push(kai.usage()?.rss_mib);
     }
     let after = sums()?;
     Ok(Phase {
         cycle_ms: (after.0 - before.0) / (after.1 - before.1).max(1.0) * 1e3,
-        rss_mib: kai.usage()?.rss_mib,
+        rss_mib: samples.iter().sum::<f64>() / f64::from(SECONDS),
+        rss_mib_max: samples.iter().copied().fold(0.0, f64::max),
         cpu_percent: (after.2 - before.2) / f64::from(SECONDS) * 100.0,
     })
 }

@@ -27,6 +27,11 @@ impl Interner {
         text
     }
 
+    /// Takes in a text of the mirror, so that the view shares its memory.
+    pub(crate) fn adopt(&mut self, text: &Text) {
+        self.texts.insert(text.clone());
+    }
+
     /// The labels, shared with equal ones.
     pub(crate) fn labels(&mut self, labels: TextMap) -> Arc<TextMap> {
         if let Some(known) = self.labels.get(&labels) {
@@ -58,6 +63,9 @@ mod tests {
         let (first, other, again) = (interner.text("a"), interner.text("b"), interner.text("a"));
         assert!(Arc::ptr_eq(&first.shared(), &again.shared()));
         assert_eq!((first, other), ("a".into(), "b".into()));
+        let of_the_mirror = Text::from("c");
+        interner.adopt(&of_the_mirror);
+        assert!(Arc::ptr_eq(&interner.text("c").shared(), &of_the_mirror.shared()));
         let map = |value: &str| TextMap::from_entries(vec![("key".into(), value.into())]);
         let [first, other, again] = ["1", "2", "1"].map(|value| interner.labels(map(value)));
         assert!(Arc::ptr_eq(&first, &again) && first != other);

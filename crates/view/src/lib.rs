@@ -97,6 +97,11 @@ impl ClusterView {
         } = sources;
         let mut texts = Interner::default();
         let views = engine.pods();
+        for view in &views {
+            if let Some(name) = pod::metadata(view, mirror).and_then(|metadata| metadata.name.as_ref()) {
+                texts.adopt(name);
+            }
+        }
         let nodes = knowledge
             .nodes()
             .then(|| node::nodes(engine, &views, mirror, &knowledge, &mut texts));

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use kai_api::{ObjectKey, PodCondition};
+use kai_api::{Object as _, ObjectKey, PodCondition};
 use kai_engine::Cluster;
 use kai_engine::model::Millis;
 use kai_engine::reasons::Reason;
@@ -128,7 +128,9 @@ pub(crate) fn pods(
         Pod {
             namespace: texts.text(view.namespace),
             name: texts.text(view.name),
-            uid: view.uid.into(),
+            uid: metadata(&view, mirror)
+                .and_then(|metadata| metadata.uid.clone())
+                .unwrap_or_else(|| view.uid.into()),
             pod_group: view.gang.map(|gang| texts.text(&gang.name)),
             status: view.status.into(),
             node: view.node.map(|node| texts.text(node)),
@@ -144,6 +146,11 @@ pub(crate) fn pods(
     let mut pods: Vec<Pod> = pods.collect();
     pods.shrink_to_fit();
     pods
+}
+
+/// The pod's metadata in the mirror; `None` if the mirror does not have the pod.
+pub(crate) fn metadata<'a>(view: &PodView<'_>, mirror: &'a ClusterMirror) -> Option<&'a kai_api::Metadata> {
+    mirror.pod_by_uid(view.uid).map(|(_, pod)| pod.metadata())
 }
 
 fn since(view: &PodView<'_>, start: Option<Millis>) -> Option<Millis> {

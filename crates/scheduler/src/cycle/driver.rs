@@ -172,8 +172,6 @@ impl Driver {
             now,
         );
         self.check_shares_and_invariants(now);
-        self.views.cycle_ended();
-        self.answer_debug_requests();
         let times = CycleTimes {
             apply: applied - start,
             decide: decided - applied,
@@ -188,6 +186,9 @@ impl Driver {
             self.mirror.assumed_count(),
             self.status_queue.len(),
         );
+        // After the cycle's times are taken: its decisions are on their way, and an answer delays none of them.
+        self.views.cycle_ended();
+        self.answer_debug_requests();
     }
 
     fn apply_changes(&mut self, now: Millis) {
