@@ -41,6 +41,9 @@ pub struct Args {
     /// Treat the pods of a Knative revision as a gang.
     #[arg(long, action = Set, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub knative_gang_schedule: bool,
+    /// Give the pods of a Deployment one pod group; otherwise each pod has its own.
+    #[arg(long, action = Set, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub deployment_gang_schedule: bool,
     /// ConfigMap with priority classes and preemptibility by kind.
     #[arg(long, default_value = "")]
     pub default_priorities_configmap_name: String,
@@ -171,6 +174,7 @@ impl Args {
                 node_pool_label: self.nodepool_label_key.clone(),
                 search_legacy: self.search_legacy_pg,
                 knative_gang: self.knative_gang_schedule,
+                deployment_gang: self.deployment_gang_schedule,
                 ..GroupingOptions::default()
             },
             workers_max: self.max_concurrent_reconciles.max(1),
