@@ -268,8 +268,23 @@ impl Ledger {
         let before = into.len();
         for member in members {
             match member {
-                Member::Pods(set) => self.take_from_set(&gang.pod_sets[set as usize], candidates, into),
-                Member::SubGroup(sub_group) => self.take_from_sub_group(gang, sub_group, candidates, into),
+                Member::Pods(set) => {
+                    let set = &gang.pod_sets[set as usize];
+                    self.take_from_set(set, candidates, into);
+                    // An optional member starts with its own minimum or not at all, too.
+                    let missing = set.min.saturating_sub(set.active_allocated()) as usize;
+                    if into.len() - before < missing {
+                        into.truncate(before);
+                    }
+                }
+                Member::SubGroup(sub_group) => {
+                    let can_start = candidates == Candidates::Simulated
+                        || gang.sub_group_satisfied(sub_group, PodSet::is_satisfied)
+                        || gang.sub_group_ready(sub_group);
+                    if can_start {
+                        self.take_from_sub_group(gang, sub_group, candidates, into);
+                    }
+                }
             }
             if into.len() > before {
                 return;
