@@ -82,6 +82,8 @@ struct IgnoredFlags {
     enable_webhook: Option<bool>,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     enable_quota_validation: Option<bool>,
+    #[arg(long, hide = true)]
+    enforce_quota_violation: Option<String>,
 }
 
 impl IgnoredFlags {
@@ -104,7 +106,11 @@ impl IgnoredFlags {
             let value = value.filter(|value| *value != (default == KaiDefault::On))?;
             Some(format!("a flag has no effect: {flag}={value}: {webhooks}"))
         });
-        changed.collect()
+        let violation = self.enforce_quota_violation.iter();
+        let violation = violation
+            .filter(|value| *value != "Warning")
+            .map(|value| format!("a flag has no effect: --enforce-quota-violation={value}: {webhooks}"));
+        changed.chain(violation).collect()
     }
 }
 
@@ -249,6 +255,7 @@ mod tests {
             "--enable-podgroup-webhook=true",
             "--enable-webhook",
             "--enable-quota-validation=false",
+            "--enforce-quota-violation=Warning",
             "--skip-controller-name-validation=false",
         ]);
         assert_eq!(defaults.unwrap().warnings, [""; 0]);
