@@ -64,7 +64,7 @@ pub(crate) fn elastic_state(gang: &Gang, allocated: impl Fn(usize) -> u32) -> El
     state
 }
 
-/// The order of gangs within a leaf queue, smaller first: by priority, elastic state and age.
+/// The order of gangs within a leaf queue, smaller first: by priority, elastic state, requested GPUs (if configured) and age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct GangRank(pub(crate) u128);
 
@@ -72,7 +72,8 @@ impl GangRank {
     pub(crate) fn new(gang: &Gang, elastic: ElasticState) -> GangRank {
         // With the sign bit flipped, signed priorities sort as unsigned numbers; the complement puts the highest first.
         let priority = !((gang.priority as u32) ^ (1 << 31));
-        GangRank(u128::from(priority) << 64 | (elastic as u128) << 32 | u128::from(gang.seniority))
+        let (elastic, gpus) = (elastic as u128, u128::from(gang.gpu_order));
+        GangRank(u128::from(priority) << 96 | elastic << 64 | gpus << 32 | u128::from(gang.seniority))
     }
 
     pub(crate) fn of(gang: &Gang) -> GangRank {
