@@ -23,21 +23,28 @@ impl PodGroup {
         });
         owner.unwrap_or_else(|| ("pod group".to_owned(), self.metadata.plain_name().to_owned()))
     }
+
+    /// The uid of that workload, if the grouper wrote it.
+    pub fn top_owner_uid(&self) -> Option<String> {
+        top_owner_value(self.metadata.annotations.text(keys::TOP_OWNER_METADATA)?, "uid")
+    }
 }
 
-/// Reads kind and name from the annotation: one line of YAML each, with or without quotes.
+/// Reads kind and name from the annotation.
 fn top_owner(text: &str) -> Option<(String, String)> {
-    let value = |key: &str| {
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
-        let line = line.trim();
-        match line.starts_with('"') {
-            true => serde_json::from_str::<String>(line).ok(),
-            false => Some(line.trim_matches('\'').to_owned()),
-        }
-    };
-    named(value("kind")?, value("name")?)
+    named(top_owner_value(text, "kind")?, top_owner_value(text, "name")?)
+}
+
+/// A value of the annotation, which has one line of YAML per value, with or without quotes.
+fn top_owner_value(text: &str, key: &str) -> Option<String> {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+    let line = line.trim();
+    match line.starts_with('"') {
+        true => serde_json::from_str::<String>(line).ok(),
+        false => Some(line.trim_matches('\'').to_owned()),
+    }
 }
 
 /// Whether the text is a plain name. A tenant can write the annotation, and other users read the message.
@@ -71,6 +78,17 @@ mod tests {
         let of_kai = r#""annotations":{"kai.scheduler/top-owner-metadata":"kind: Job\nname: train\n"}"#;
         check(of_kai, "Job a/train");
         check(r#""labels":{}"#, "pod group a/pg-llm-0-uid");
+    }
+
+    #[test]
+    fn the_uid_of_the_top_owner_has_quotes_or_none() {
+        for annotation in [r#"name: \"llm\"\nuid: \"u-1\"\n"#, r"kind: Deployment\nuid: u-1\n"] {
+            let text =
+                format!(r#"{{"metadata":{{"annotations":{{"kai.scheduler/top-owner-metadata":"{annotation}"}}}}}}"#);
+            let group: PodGroup = serde_json::from_str(&text).unwrap();
+            assert_eq!(group.top_owner_uid().as_deref(), Some("u-1"));
+        }
+        assert_eq!(PodGroup::default().top_owner_uid(), None);
     }
 
     #[test]

@@ -41,6 +41,9 @@ pub struct Args {
     /// Treat the pods of a Knative revision as a gang.
     #[arg(long, action = Set, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub knative_gang_schedule: bool,
+    /// Give the pods of a Deployment one pod group; otherwise each pod has its own.
+    #[arg(long, action = Set, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub deployment_gang_schedule: bool,
     /// ConfigMap with priority classes and preemptibility by kind.
     #[arg(long, default_value = "")]
     pub default_priorities_configmap_name: String,
@@ -79,6 +82,8 @@ struct IgnoredFlags {
     enable_webhook: Option<bool>,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     enable_quota_validation: Option<bool>,
+    #[arg(long, hide = true)]
+    enforce_quota_violation: Option<String>,
 }
 
 impl IgnoredFlags {
@@ -101,7 +106,11 @@ impl IgnoredFlags {
             let value = value.filter(|value| *value != (default == KaiDefault::On))?;
             Some(format!("a flag has no effect: {flag}={value}: {webhooks}"))
         });
-        changed.collect()
+        let violation = self.enforce_quota_violation.iter();
+        let violation = violation
+            .filter(|value| *value != "Warning")
+            .map(|value| format!("a flag has no effect: --enforce-quota-violation={value}: {webhooks}"));
+        changed.chain(violation).collect()
     }
 }
 
@@ -171,6 +180,7 @@ impl Args {
                 node_pool_label: self.nodepool_label_key.clone(),
                 search_legacy: self.search_legacy_pg,
                 knative_gang: self.knative_gang_schedule,
+                deployment_gang: self.deployment_gang_schedule,
                 ..GroupingOptions::default()
             },
             workers_max: self.max_concurrent_reconciles.max(1),
@@ -245,6 +255,7 @@ mod tests {
             "--enable-podgroup-webhook=true",
             "--enable-webhook",
             "--enable-quota-validation=false",
+            "--enforce-quota-violation=Warning",
             "--skip-controller-name-validation=false",
         ]);
         assert_eq!(defaults.unwrap().warnings, [""; 0]);

@@ -64,7 +64,7 @@ async fn pods_that_opt_out_or_ask_for_others_are_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_of_a_deployment_stand_alone_and_those_of_a_job_together() {
+async fn the_pods_of_a_deployment_and_of_a_job_have_one_group_each() {
     let world = World::new();
     let template = json!({ "metadata": { "labels": { "app": "x" } }, "spec": { "restartPolicy": "Never", "containers": [{ "name": "c", "image": "x" }] } });
     let mut serving = template.clone();
@@ -87,9 +87,10 @@ async fn pods_of_a_deployment_stand_alone_and_those_of_a_job_together() {
         let group = world.group_of(name).await;
         assert_eq!(
             group["metadata"]["name"],
-            format!("pg-{name}-{}", world.uid("pods", name))
+            format!("pg-d-{}", deployment["uid"].as_str().unwrap())
         );
         assert_eq!(group["spec"]["priorityClassName"], "inference");
+        assert_eq!(group["spec"]["minMember"], 1);
     }
     let job = world.owner(
         "batch/v1",
@@ -105,6 +106,29 @@ async fn pods_of_a_deployment_stand_alone_and_those_of_a_job_together() {
         names.push(group["metadata"]["name"].clone());
     }
     assert_eq!(names[0], names[1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_pod_of_an_old_template_does_not_change_the_group_back() {
+    let world = World::new();
+    let template =
+        json!({ "metadata": { "labels": { "app": "x" } }, "spec": { "containers": [{ "name": "c", "image": "x" }] } });
+    let deployment = world.owner(
+        "apps/v1",
+        "Deployment",
+        "d",
+        json!({ "spec": { "selector": { "matchLabels": { "app": "x" } }, "template": template } }),
+    );
+    let of_class = |class: &str| json!({ "ownerReferences": [deployment], "labels": { "priorityClassName": class }, "finalizers": ["a/b"] });
+    world.pod("old", of_class("train"));
+    assert_eq!(world.group_of("old").await["spec"]["priorityClassName"], "train");
+    world.pod("new", of_class("build"));
+    assert_eq!(world.group_of("new").await["spec"]["priorityClassName"], "build");
+    world.remove("pods", "a", "old");
+    assert!(world.get("pods", "a", "old")["metadata"]["deletionTimestamp"].is_string());
+    world.pod("last", json!({}));
+    world.group_of("last").await;
+    assert_eq!(world.group_of("new").await["spec"]["priorityClassName"], "build");
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,9 @@ use crate::cycle::{Cycle, Explanations};
 use crate::ids::{GangId, NodeId, PodId, QueueId, ResourceId, ShapeId, Symbol};
 use crate::intern::GpuGroupNames;
 use crate::ledger::Ledger;
-use crate::model::{Action, Config, GangKey, Gpus, Millis, NodeSpec, PerResource, QueueResources, Requests};
+use crate::model::{
+    Action, Config, GangKey, GpuJobOrder, Gpus, Millis, NodeSpec, PerResource, QueueResources, Requests,
+};
 use crate::place::{Domains, ShapeIndexes};
 use crate::report::{Anomaly, CycleProgress, Decision, PendingGang, Report, Status};
 use crate::share::divide_tree;
@@ -70,6 +72,8 @@ pub struct Cluster {
     pub(crate) anomalies: std::collections::BTreeMap<String, Vec<Anomaly>>,
     /// Whether the pipelined placements of the last cycle are still in the ledger, where the views read them.
     pub(crate) has_pipelined: bool,
+    /// Whether gangs have an order by requested GPUs from the last cycle.
+    pub(crate) has_gpu_order: bool,
 }
 
 /// The interned names of extended resources, each with its [`ResourceNames::mig_gpus`].
@@ -245,6 +249,7 @@ impl Cluster {
         self.update_gpu_memory_bounds();
         self.rank_nodes();
         self.rank_gangs();
+        self.rank_gangs_by_gpus(config);
         self.mark_stuck_pods(now, config);
         self.total = self.divisible_resources();
         self.count_pending();
@@ -257,6 +262,33 @@ impl Cluster {
             self.total,
             config.usage_weight_millionths,
         );
+    }
+
+    /// Sets the order of gangs by the GPUs that their pods request, or resets it. It changes with every pod, so each cycle computes it anew.
+    fn rank_gangs_by_gpus(&mut self, config: &Config) {
+        if config.gpu_job_order.is_none() && !self.has_gpu_order {
+            return;
+        }
+        self.has_gpu_order = config.gpu_job_order.is_some();
+        let memory_mib = self.gpu_memory_min_mib;
+        let Ledger {
+            gangs, pods, shapes, ..
+        } = &mut self.ledger;
+        for gang in gangs {
+            let gpus_of = |pod: &PodId| {
+                let row = &pods[pod.index()];
+                let is_counted = row.placement.status.is_alive();
+                is_counted.then(|| shapes[row.shape.index()].requested(memory_mib).gpus)
+            };
+            let gpus: Gpus = gang.pod_sets.iter().flat_map(|set| &set.pods).filter_map(gpus_of).sum();
+            // Hundredths: queues are charged in them.
+            let position = u32::try_from(gpus.0 / Gpus::hundredths(1).0).unwrap_or(u32::MAX);
+            gang.gpu_order = match config.gpu_job_order {
+                None => 0,
+                Some(GpuJobOrder::PreferLarger) => !position,
+                Some(GpuJobOrder::PreferSmaller) => position,
+            };
+        }
     }
 
     /// Marks pods long past their deletion time as stuck: their resources no longer count as releasing.

@@ -155,12 +155,7 @@ impl Cluster {
             return Reason::SubGroupsExceeded(excess);
         }
         if !gang.is_ready() {
-            let ready = gang.pod_sets.iter().map(crate::tables::PodSet::ready).sum();
-            return Reason::GangNotReady {
-                ready,
-                required: gang.required_pods(),
-                lacking: gang.pods_lacking(),
-            };
+            return not_ready(gang);
         }
         let Some(failure) = self.explanations.failures.get(&gang_id) else {
             return match gang.delayed_until(self.now) {
@@ -173,6 +168,10 @@ impl Cluster {
 
     fn why_not_placed(&self, gang: GangId, failure: &PlacementFailure, holders: &mut Holders) -> Reason {
         match failure {
+            // The pods that wait belong to optional subgroups that lack pods.
+            PlacementFailure::NoPods if !self.ledger.gang(gang).pods_lacking().is_empty() => {
+                not_ready(self.ledger.gang(gang))
+            }
             PlacementFailure::NoPods => Reason::NotTried,
             PlacementFailure::OutOfWork => Reason::CutShort,
             PlacementFailure::Bound(bound) => {
@@ -380,4 +379,14 @@ fn by_name(mut views: Vec<PodView<'_>>) -> Vec<PodView<'_>> {
     // Uids are unique, so that the order is the same each time.
     views.sort_unstable_by(|a, b| (a.namespace, a.name, a.uid).cmp(&(b.namespace, b.name, b.uid)));
     views
+}
+
+/// The gang lacks pods, or a subgroup lacks pods that the gang can start without.
+fn not_ready(gang: &crate::tables::Gang) -> Reason {
+    let ready = gang.pod_sets.iter().map(PodSet::ready).sum();
+    Reason::GangNotReady {
+        ready,
+        required: if gang.is_ready() { ready } else { gang.required_pods() },
+        lacking: gang.pods_lacking(),
+    }
 }

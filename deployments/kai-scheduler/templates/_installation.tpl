@@ -60,7 +60,9 @@ create-queues.yaml: |
 
 {{- $namespace := eq .Values.mode "roles" | ternary .Release.Namespace "" }}
 {{- $spec := dict "namespace" $namespace "global" $global "binder" $binder "admission" $admission "scheduler" $scheduler }}
-{{- $_ := set $spec "podGrouper" (include "kai.component" (dict "root" . "values" .Values.podgrouper) | fromYaml) }}
+{{- $podGrouper := include "kai.component" (dict "root" . "values" .Values.podgrouper) | fromYaml }}
+{{- with .Values.podgrouper.args }}{{ $_ := set $podGrouper "args" . }}{{ end }}
+{{- $_ := set $spec "podGrouper" $podGrouper }}
 {{- $_ := set $spec "podGroupController" (include "kai.component" (dict "root" . "values" .Values.podgroupcontroller) | fromYaml) }}
 {{- $_ := set $spec "queueController" (include "kai.component" (dict "root" . "values" .Values.queuecontroller) | fromYaml) }}
 {{- with .Values.prometheus.externalPrometheusUrl }}{{ $_ := set $spec "prometheus" (dict "externalPrometheusUrl" .) }}{{ end }}

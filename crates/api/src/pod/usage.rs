@@ -1,35 +1,39 @@
-//! The resources of a pod in the status of its pod group and queue. Unlike the requests of a node's pods, these leave out init containers and
-//! overhead, as KAI's API defines them.
+//! The resources of a pod in the status of its pod group and queue. Unlike the requests that the scheduler counts, these leave out overhead
+//! and the requests of the whole pod, as KAI's API defines them.
 
 use std::collections::BTreeMap;
 
 use kai_engine::model::GpuRequest;
 
-use super::Pod;
+use super::{Container, Pod};
 use crate::gpu_request::{gpu_request, occupied};
 use crate::{Quantity, QuantityText, keys};
 
 impl Pod {
-    /// The requests of regular containers, by resource name. A limit without a request counts as the request, as in the API server. Invalid
-    /// amounts are left out.
-    pub fn container_requests(&self) -> BTreeMap<&str, Vec<Quantity>> {
-        let mut requests: BTreeMap<&str, Vec<Quantity>> = BTreeMap::new();
+    /// The most that the pod's containers request at a time, in thousandths by resource name: init containers run one after the other, each
+    /// beside the sidecars that started before it; then the containers run beside all sidecars. Invalid amounts are left out.
+    pub fn container_requests_milli(&self) -> BTreeMap<&str, i64> {
+        let mut running = BTreeMap::new();
         for container in &self.spec.containers {
-            let resources = &container.resources;
-            let limits = resources
-                .limits
-                .iter()
-                .filter(|(name, _)| resources.requests.get(name).is_none());
-            // A share device only brings the GPU into the container; the pod's GPU request has the amount.
-            let counted = |(name, _): &(&str, _)| *name != keys::RESOURCE_GPU_SHARE;
-            for (name, text) in resources.requests.iter().chain(limits).filter(counted) {
-                let text: &QuantityText = text;
-                if let Ok(quantity) = Quantity::parse(text.as_str()) {
-                    requests.entry(name).or_default().push(quantity);
+            add(&mut running, requests_milli(container));
+        }
+        let (mut sidecars, mut peak): (BTreeMap<&str, i64>, BTreeMap<&str, i64>) = Default::default();
+        for container in &self.spec.init_containers {
+            for (name, milli) in requests_milli(container) {
+                let beside = sidecars.get(name).copied().unwrap_or(0);
+                let most = peak.entry(name).or_default();
+                *most = (*most).max(beside.saturating_add(milli));
+                if container.is_sidecar() {
+                    sidecars.insert(name, beside.saturating_add(milli));
                 }
             }
         }
-        requests
+        add(&mut running, sidecars);
+        for (name, milli) in peak {
+            let most = running.entry(name).or_default();
+            *most = (*most).max(milli);
+        }
+        running
     }
 
     /// The GPU request, or the valid part of an invalid one.
@@ -39,23 +43,69 @@ impl Pod {
     }
 }
 
+/// The requests of one container. A limit without a request counts as the request, as in the API server.
+fn requests_milli(container: &Container) -> BTreeMap<&str, i64> {
+    let resources = &container.resources;
+    let limits = resources
+        .limits
+        .iter()
+        .filter(|(name, _)| resources.requests.get(name).is_none());
+    let amount = |(name, text): (_, &QuantityText)| Some((name, Quantity::parse(text.as_str()).ok()?.milli()));
+    // A share device only brings the GPU into the container; the pod's GPU request has the amount.
+    let counted = |(name, _): &(&str, _)| *name != keys::RESOURCE_GPU_SHARE;
+    let requests = resources.requests.iter().chain(limits).filter(counted);
+    requests.filter_map(amount).collect()
+}
+
+fn add<'a>(sums: &mut BTreeMap<&'a str, i64>, amounts: BTreeMap<&'a str, i64>) {
+    for (name, milli) in amounts {
+        let sum = sums.entry(name).or_default();
+        *sum = sum.saturating_add(milli);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn check(spec: &str, expect: &[(&str, i64)]) {
+        let pod: Pod = serde_json::from_str(&format!(r#"{{"spec":{spec}}}"#)).unwrap();
+        let milli: Vec<(&str, i64)> = pod.container_requests_milli().into_iter().collect();
+        assert_eq!(milli, expect, "{spec}");
+    }
+
     #[test]
-    fn regular_containers_count_and_limits_stand_in() {
-        let text = r#"{"spec":{
-            "initContainers":[{"resources":{"requests":{"cpu":"9"}}}],
-            "overhead":{"cpu":"1"},
-            "containers":[{"resources":{"requests":{"cpu":"1"},"limits":{"cpu":"4","nvidia.com/gpu":1}}},
-                          {"resources":{"requests":{"cpu":"500m","memory":"lots","kai.scheduler/gpu-share":"1"}}}]}}"#;
-        let pod: Pod = serde_json::from_str(text).unwrap();
-        let milli: Vec<(&str, i64)> = pod
-            .container_requests()
-            .into_iter()
-            .map(|(name, quantities)| (name, quantities.into_iter().map(Quantity::milli).sum()))
-            .collect();
-        assert_eq!(milli, [("cpu", 1500), ("nvidia.com/gpu", 1000)]);
+    fn containers_count_and_limits_stand_in() {
+        check(
+            r#"{"overhead":{"cpu":"1"},
+                "containers":[{"resources":{"requests":{"cpu":"1"},"limits":{"cpu":"4","nvidia.com/gpu":1}}},
+                              {"resources":{"requests":{"cpu":"500m","memory":"lots","kai.scheduler/gpu-share":"1"}}}]}"#,
+            &[("cpu", 1500), ("nvidia.com/gpu", 1000)],
+        );
+    }
+
+    #[test]
+    fn init_containers_count_at_their_peak() {
+        check(
+            r#"{"initContainers":[{"resources":{"requests":{"cpu":"9"}}},{"resources":{"requests":{"cpu":"2","memory":"7"}}}],
+                "containers":[{"resources":{"requests":{"cpu":"1","memory":"5"}}},{"resources":{"requests":{"memory":"4"}}}]}"#,
+            &[("cpu", 9000), ("memory", 9000)],
+        );
+    }
+
+    #[test]
+    fn sidecars_count_beside_later_init_containers_and_the_containers() {
+        let sidecar = r#"{"restartPolicy":"Always","resources":{"requests":{"cpu":"2"}}}"#;
+        let init = r#"{"resources":{"requests":{"cpu":"4"}}}"#;
+        let main = r#""containers":[{"resources":{"requests":{"cpu":"1"}}}]"#;
+        check(&format!(r#"{{"initContainers":[{sidecar}],{main}}}"#), &[("cpu", 3000)]);
+        check(
+            &format!(r#"{{"initContainers":[{sidecar},{init}],{main}}}"#),
+            &[("cpu", 6000)],
+        );
+        check(
+            &format!(r#"{{"initContainers":[{init},{sidecar}],{main}}}"#),
+            &[("cpu", 4000)],
+        );
     }
 }

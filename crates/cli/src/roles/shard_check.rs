@@ -95,7 +95,7 @@ mod tests {
             },
             "podGrouper": {
                 "maxConcurrentReconciles": 3,
-                "args": { "gangScheduleKnative": false, "defaultPrioritiesConfigMapName": "n",
+                "args": { "gangScheduleKnative": false, "gangScheduleDeployment": false, "defaultPrioritiesConfigMapName": "n",
                           "defaultPrioritiesConfigMapNamespace": "m" },
             },
             "podGroupController": { "maxConcurrentReconciles": 3, "webhooks": { "enableValidation": false } },

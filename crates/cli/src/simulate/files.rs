@@ -101,11 +101,9 @@ impl ClusterReader for Files<'_> {
         self.groups.get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
-    fn has_flat_pod_group(&self, namespace: &str, name_is: &dyn Fn(&str) -> bool) -> bool {
-        let of_namespace = self.groups.iter().filter(|((other, _), _)| other == namespace);
-        of_namespace
-            .into_iter()
-            .any(|((_, name), group)| name_is(name) && group.as_written().sub_groups.is_empty())
+    fn has_pod_group(&self, namespace: &str, matches: &dyn Fn(&PodGroup) -> bool) -> bool {
+        let mut of_namespace = self.groups.iter().filter(|((other, _), _)| other == namespace);
+        of_namespace.any(|(_, group)| matches(group))
     }
 
     fn pods_labelled(&self, namespace: &str, label: &str, value: &str) -> Vec<Arc<Pod>> {

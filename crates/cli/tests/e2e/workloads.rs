@@ -22,7 +22,7 @@ fn a_deployment_runs_its_replicas() {
             .await;
         cluster.until_running(3).await;
         let groups = cluster.informers().pod_groups().len();
-        assert_eq!(groups, 3, "each pod of a deployment is a workload of its own");
+        assert_eq!(groups, 1, "the pods of a deployment have one pod group");
     });
 }
 

@@ -8,6 +8,21 @@ use kai_api::{ReservationPods, keys};
 
 use super::trusted_users::{InvalidUserMatcher, UserMatcher};
 
+/// What admission does about quotas of queues that exceed their parent's, alone or together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum QuotaViolation {
+    /// Nothing.
+    #[value(name = "None")]
+    None,
+    /// A warning to the author of the change.
+    #[default]
+    #[value(name = "Warning")]
+    Warning,
+    /// The change is refused.
+    #[value(name = "Block")]
+    Block,
+}
+
 /// The flags of the admission role: KAI's flags with KAI's defaults first, then our own.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
@@ -36,9 +51,12 @@ pub struct Args {
     /// The old name of --gpu-fraction-runtime-class-name.
     #[arg(long, hide = true)]
     pub gpu_pod_runtime_class_name: Option<String>,
-    /// Warn when the quotas of queues exceed those of their parents, and require the parents to exist.
+    /// Require the parents of queues to exist.
     #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
     pub enable_quota_validation: bool,
+    /// Quotas of queues that exceed their parent's, alone or together: None ignores them, Warning warns, Block refuses the change.
+    #[arg(long, value_enum, ignore_case = true, default_value_t = QuotaViolation::Warning)]
+    pub enforce_quota_violation: QuotaViolation,
     /// Validate queues.
     #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
     pub enable_queue_webhook: bool,
@@ -129,8 +147,10 @@ pub struct Settings {
     pub share_devices: Feature,
     /// Runtime class of pods that share GPUs.
     pub runtime_class: RuntimeClassChoice,
-    /// Whether admission compares the quotas of siblings and children, and requires the parent queue to exist.
+    /// Whether admission requires the parent queue to exist.
     pub quota_validation: Feature,
+    /// What admission does about quotas that do not add up.
+    pub quota_violation: QuotaViolation,
     /// Whether admission refuses to delete a queue with children.
     pub parent_queue_protection: Feature,
     /// Whether the API server asks admission about queues.
@@ -286,6 +306,7 @@ impl Args {
             share_devices: self.gpu_share_devices.into(),
             runtime_class: RuntimeClassChoice::from_flag(runtime_class.map(String::as_str)),
             quota_validation: self.enable_quota_validation.into(),
+            quota_violation: self.enforce_quota_violation,
             parent_queue_protection: self.protect_parent_queues.into(),
             queue_webhook: self.enable_queue_webhook.into(),
             pod_group_webhook: self.enable_podgroup_webhook.into(),

@@ -239,6 +239,7 @@ mod tests {
 
     use serde_json::json;
 
+    use super::super::args::QuotaViolation;
     use super::super::review::Decision;
     use super::*;
 
@@ -419,43 +420,104 @@ mod tests {
         }
     }
 
+    fn with_violations(quota_violation: QuotaViolation) -> Settings {
+        Settings {
+            quota_violation,
+            ..Settings::default()
+        }
+    }
+
     #[test]
-    fn a_quota_above_the_parents_is_warned_of_and_sums_on_request() {
-        let parent = [queue("p", "", 4.0), queue("x", "p", 3.0)];
-        let warnings = |object, on: Feature| ask(Operation::Update, object, &parent, on);
+    fn quotas_that_do_not_add_up_are_warned_of() {
+        let tree = [queue("p", "", 4.0), queue("x", "p", 3.0)];
+        let warnings = |object| {
+            let (message, warnings) = ask(Operation::Update, object, &tree, Feature::Off);
+            assert_eq!(message, "");
+            warnings
+        };
         assert_eq!(
-            warnings(queue("q", "p", 9.0), Feature::Off),
-            (
-                String::new(),
-                vec!["GPU quota: it exceeds that of parent queue p".to_owned()]
-            )
-        );
-        assert_eq!(warnings(queue("q", "p", 4.0), Feature::Off), (String::new(), vec![]));
-        assert_eq!(
-            warnings(queue("q", "p", 9.0), Feature::On).1,
+            warnings(queue("q", "p", 9.0)),
             [
                 "GPU quota: it exceeds that of parent queue p",
                 "GPU quota: the children of p exceed it together"
             ]
         );
         assert_eq!(
-            warnings(queue("q", "p", -1.0), Feature::On).1,
+            warnings(queue("q", "p", 4.0)),
+            ["GPU quota: the children of p exceed it together"]
+        );
+        assert_eq!(
+            warnings(queue("q", "p", -1.0)),
             ["GPU quota: it exceeds that of parent queue p"]
         );
-        assert_eq!(warnings(queue("q", "p", 1.0), Feature::On).1, Vec::<String>::new());
+        assert_eq!(warnings(queue("q", "p", 1.0)), [""; 0]);
         assert_eq!(
-            warnings(queue("p", "", 1.0), Feature::On).1,
+            warnings(queue("p", "", 1.0)),
             [
-                "GPU quota: child queue x exceeds it",
+                "GPU quota: child queues exceed it: x",
                 "GPU quota: its children exceed it together"
             ]
         );
-        assert!(
-            warnings(queue("q", "nobody", 1.0), Feature::On)
-                .0
-                .contains("queue nobody does not exist")
+        assert_eq!(warnings(queue("p", "", -1.0)), [""; 0], "unlimited");
+    }
+
+    #[test]
+    fn many_children_above_their_parent_are_one_warning() {
+        let tree: Vec<Value> = (0..30).map(|at| queue(&format!("c{at:02}"), "p", 9.0)).collect();
+        let (_, warnings) = ask(Operation::Update, queue("p", "", 5.0), &tree, Feature::Off);
+        assert_eq!(
+            warnings[0],
+            "GPU quota: child queues exceed it: c00, c01, c02, c03, c04, c05, c06, c07 and 22 more"
         );
-        let (message, words) = warnings(queue("q", "nobody", 1.0), Feature::Off);
+        assert_eq!(warnings.len(), 2);
+    }
+
+    #[test]
+    fn quotas_that_do_not_add_up_are_ignored_or_refused_on_request() {
+        let tree = [queue("p", "", 4.0), queue("x", "p", 3.0)];
+        let ask = |object, violations| ask_with(Operation::Update, object, &tree, &with_violations(violations));
+        assert_eq!(
+            ask(queue("q", "p", 9.0), QuotaViolation::None),
+            (String::new(), Vec::new())
+        );
+        let refused =
+            "Queue q: spec.resources.gpu.quota: the children of p exceed it together; change one of these quotas";
+        assert_eq!(
+            ask(queue("q", "p", 2.0), QuotaViolation::Block),
+            (refused.to_owned(), Vec::new())
+        );
+        assert_eq!(
+            ask(queue("q", "p", 1.0), QuotaViolation::Block),
+            (String::new(), Vec::new())
+        );
+    }
+
+    #[test]
+    fn other_fields_of_a_queue_whose_quota_does_not_add_up_can_be_edited() {
+        let old_object = queue("q", "p", 9.0);
+        let mut object = old_object.clone();
+        object["metadata"]["labels"] = json!({"team": "a"});
+        let request = |object| Request {
+            operation: Operation::Update,
+            name: "q".to_owned(),
+            object,
+            old_object: old_object.clone(),
+            ..Request::default()
+        };
+        let tree = directory(&[queue("p", "", 4.0)]);
+        let verdict = validate(&request(object.clone()), &with_violations(QuotaViolation::Block), &tree);
+        assert_eq!((verdict.decision, verdict.warnings.len()), (Decision::Allowed, 2));
+        object["spec"]["resources"]["gpu"]["quota"] = json!(8);
+        let verdict = validate(&request(object), &with_violations(QuotaViolation::Block), &tree);
+        assert!(matches!(verdict.decision, Decision::Denied { .. }));
+    }
+
+    #[test]
+    fn a_parent_must_exist_on_request() {
+        let orphan = || queue("q", "nobody", 1.0);
+        let (message, _) = ask(Operation::Create, orphan(), &[], Feature::On);
+        assert!(message.contains("queue nobody does not exist"));
+        let (message, words) = ask(Operation::Create, orphan(), &[], Feature::Off);
         assert_eq!((message.as_str(), words.len()), ("", 1));
     }
 

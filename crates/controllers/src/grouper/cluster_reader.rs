@@ -12,8 +12,14 @@ pub trait ClusterReader: Sync {
     fn has_priority_class(&self, name: &str) -> bool;
     /// The pod group, if it exists.
     fn pod_group(&self, namespace: &str, name: &str) -> Option<Arc<PodGroup>>;
+    /// Whether the namespace has a pod group that matches.
+    fn has_pod_group(&self, namespace: &str, matches: &dyn Fn(&PodGroup) -> bool) -> bool;
     /// Whether the namespace has a pod group without subgroups whose name matches. Older versions created such groups.
-    fn has_flat_pod_group(&self, namespace: &str, name_is: &dyn Fn(&str) -> bool) -> bool;
+    fn has_flat_pod_group(&self, namespace: &str, name_is: &dyn Fn(&str) -> bool) -> bool {
+        self.has_pod_group(namespace, &|group| {
+            group.metadata.name.as_deref().is_some_and(name_is) && group.as_written().sub_groups.is_empty()
+        })
+    }
     /// The pods of the namespace that have this label and have not ended.
     fn pods_labelled(&self, namespace: &str, label: &str, value: &str) -> Vec<Arc<Pod>>;
 }
@@ -27,10 +33,9 @@ impl ClusterReader for Informers {
         self.pod_groups().get(&ObjectKey::new(namespace, name))
     }
 
-    fn has_flat_pod_group(&self, namespace: &str, name_is: &dyn Fn(&str) -> bool) -> bool {
-        self.pod_groups().in_namespace(namespace).iter().any(|group| {
-            group.metadata.name.as_deref().is_some_and(name_is) && group.as_written().sub_groups.is_empty()
-        })
+    fn has_pod_group(&self, namespace: &str, matches: &dyn Fn(&PodGroup) -> bool) -> bool {
+        let groups = self.pod_groups().in_namespace(namespace);
+        groups.iter().any(|group| matches(group))
     }
 
     fn pods_labelled(&self, namespace: &str, label: &str, value: &str) -> Vec<Arc<Pod>> {

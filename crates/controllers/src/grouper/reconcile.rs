@@ -162,7 +162,7 @@ impl Grouper {
             self.remember(key, GroupedPod::skipped(pod));
             return Ok(PodResult::Skipped);
         };
-        self.write_group(&desired).await?;
+        self.write_group(&desired, pod).await?;
         if let Some(change) = patches::pod_patch(&desired, pod) {
             let target = Target::of::<Pod>(pod.metadata.namespace(), &key.name);
             self.client.patch(target, Part::Status, Patch::Merge(change)).await?;
@@ -269,7 +269,7 @@ impl Grouper {
         self.client.get_value(target).await
     }
 
-    async fn write_group(&self, desired: &DesiredPodGroup) -> Result<(), kai_cluster::Error> {
+    async fn write_group(&self, desired: &DesiredPodGroup, pod: &Pod) -> Result<(), kai_cluster::Error> {
         let key = ObjectKey::new(&desired.namespace, &desired.name);
         let mut present = self.informers.pod_groups().get(&key);
         if present.is_none() {
@@ -288,6 +288,10 @@ impl Grouper {
                 Err(error) => return Err(error),
             }
             present = self.client.get(&desired.namespace, &desired.name).await?.map(Arc::new);
+        }
+        // At the end of a rolling update the last pod of the old template would undo what the pods of the new template changed.
+        if pod.is_terminating() {
+            return Ok(());
         }
         let change = present.and_then(|present| patches::pod_group_patch(desired, &present, &self.settings.options));
         let Some(change) = change else { return Ok(()) };

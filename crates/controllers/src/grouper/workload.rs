@@ -133,6 +133,8 @@ pub struct GroupingOptions {
     pub search_legacy: bool,
     /// Whether the pods of a Knative revision are a gang.
     pub knative_gang: bool,
+    /// Whether the pods of a Deployment have one pod group.
+    pub deployment_gang: bool,
     /// Priority classes and preemptibility by kind.
     pub kind_defaults: KindDefaults,
 }
@@ -144,6 +146,7 @@ impl Default for GroupingOptions {
             node_pool_label: keys::NODE_POOL.to_owned(),
             search_legacy: true,
             knative_gang: true,
+            deployment_gang: true,
             kind_defaults: KindDefaults::default(),
         }
     }

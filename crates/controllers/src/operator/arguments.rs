@@ -91,6 +91,7 @@ pub(super) fn pod_grouper(spec: &ConfigSpec, names: &Names<'_>, flags: &mut Flag
     flags.set_some("max-concurrent-reconciles", grouper.max_concurrent_reconciles);
     let Some(args) = &grouper.args else { return };
     flags.set_some("knative-gang-schedule", args.gang_schedule_knative);
+    flags.set_some("deployment-gang-schedule", args.gang_schedule_deployment);
     flags.set_some(
         "default-priorities-configmap-name",
         args.default_priorities_config_map_name.as_ref(),

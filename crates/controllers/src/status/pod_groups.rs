@@ -268,10 +268,8 @@ pub(crate) fn resources_status(
     let (mut requested, mut allocated) = (ResourceAmounts::default(), ResourceAmounts::default());
     for pod in pods {
         let mut own = ResourceAmounts::default();
-        for (name, quantities) in pod.container_requests() {
-            quantities
-                .into_iter()
-                .for_each(|quantity| own.add_quantity(name, quantity));
+        for (name, milli) in pod.container_requests_milli() {
+            own.add_milli(name, milli);
         }
         requested.add(&own);
         let gpus = pod.gpu_usage();

@@ -23,8 +23,8 @@ impl ResourceAmounts {
         }
     }
 
-    pub(super) fn add_quantity(&mut self, name: &str, quantity: Quantity) {
-        self.add_nano(name, i128::from(quantity.milli()) * NANO_PER_MILLI);
+    pub(super) fn add_milli(&mut self, name: &str, milli: i64) {
+        self.add_nano(name, i128::from(milli) * NANO_PER_MILLI);
     }
 
     pub(super) fn add(&mut self, other: &ResourceAmounts) {

@@ -64,7 +64,7 @@ pub(crate) fn elastic_state(gang: &Gang, allocated: impl Fn(usize) -> u32) -> El
     state
 }
 
-/// The order of gangs within a leaf queue, smaller first: by priority, elastic state and age.
+/// The order of gangs within a leaf queue, smaller first: by priority, elastic state, requested GPUs (if configured) and age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct GangRank(pub(crate) u128);
 
@@ -72,7 +72,8 @@ impl GangRank {
     pub(crate) fn new(gang: &Gang, elastic: ElasticState) -> GangRank {
         // With the sign bit flipped, signed priorities sort as unsigned numbers; the complement puts the highest first.
         let priority = !((gang.priority as u32) ^ (1 << 31));
-        GangRank(u128::from(priority) << 64 | (elastic as u128) << 32 | u128::from(gang.seniority))
+        let (elastic, gpus) = (elastic as u128, u128::from(gang.gpu_order));
+        GangRank(u128::from(priority) << 96 | elastic << 64 | gpus << 32 | u128::from(gang.seniority))
     }
 
     pub(crate) fn of(gang: &Gang) -> GangRank {
@@ -268,8 +269,23 @@ impl Ledger {
         let before = into.len();
         for member in members {
             match member {
-                Member::Pods(set) => self.take_from_set(&gang.pod_sets[set as usize], candidates, into),
-                Member::SubGroup(sub_group) => self.take_from_sub_group(gang, sub_group, candidates, into),
+                Member::Pods(set) => {
+                    let set = &gang.pod_sets[set as usize];
+                    self.take_from_set(set, candidates, into);
+                    // An optional member starts with its own minimum or not at all, too.
+                    let missing = set.min.saturating_sub(set.active_allocated()) as usize;
+                    if into.len() - before < missing {
+                        into.truncate(before);
+                    }
+                }
+                Member::SubGroup(sub_group) => {
+                    let can_start = candidates == Candidates::Simulated
+                        || gang.sub_group_satisfied(sub_group, PodSet::is_satisfied)
+                        || gang.sub_group_ready(sub_group);
+                    if can_start {
+                        self.take_from_sub_group(gang, sub_group, candidates, into);
+                    }
+                }
             }
             if into.len() > before {
                 return;

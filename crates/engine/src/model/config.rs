@@ -71,6 +71,15 @@ pub enum MinRuntimeResolve {
     Queue,
 }
 
+/// Which gangs of a queue come first, of those with equal priority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GpuJobOrder {
+    /// Gangs that request more GPUs.
+    PreferLarger,
+    /// Gangs that request fewer GPUs.
+    PreferSmaller,
+}
+
 /// The policy of a cycle.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -104,6 +113,8 @@ pub struct Config {
     pub use_signatures: bool,
     /// Whether preferred pod affinity counts in node scores.
     pub score_pod_affinity: bool,
+    /// How the requested GPUs order the gangs of a queue, after priority and before age; `None` = not at all.
+    pub gpu_job_order: Option<GpuJobOrder>,
     /// How many failed simulations the victim search of one gang may take.
     pub failed_scenarios_per_gang_max: u32,
     /// How many failed simulations an action may take in one cycle. A gang whose search was cut pauses for a few cycles, so that other
@@ -134,6 +145,7 @@ impl Default for Config {
             queue_depth: Vec::new(),
             use_signatures: true,
             score_pod_affinity: true,
+            gpu_job_order: None,
             failed_scenarios_per_gang_max: 128,
             failed_scenarios_per_action_max: 256,
             work_per_cycle_max: None,

@@ -14,7 +14,7 @@ mod resources;
 mod selector;
 mod topology;
 
-pub use config::{Action, Config, MinRuntimeResolve, PlacementStrategies, PlacementStrategy};
+pub use config::{Action, Config, GpuJobOrder, MinRuntimeResolve, PlacementStrategies, PlacementStrategy};
 pub use gang::{GangKey, GangSpec, SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX, SubGroupSpec, TopologyConstraint};
 pub use gpu_fraction::GpuFraction;
 pub use node::{

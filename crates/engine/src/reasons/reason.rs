@@ -31,11 +31,11 @@ pub enum Reason {
     Refused(Refusal),
     /// The affinity terms of the pod exceed this bound.
     AffinityTermsExceeded(AffinityTermBound),
-    /// Too few pods of the gang exist.
+    /// Too few pods of the gang, or of a subgroup that the gang can start without, exist.
     GangNotReady {
         /// Pods that exist and can start.
         ready: u32,
-        /// Pods that must start together.
+        /// Pods that must start together; not above `ready` if only a subgroup lacks pods.
         required: u32,
         /// The first subgroups that lack pods, by name.
         lacking: Vec<PodsLacking>,

@@ -119,6 +119,8 @@ pub(crate) struct Gang {
     pub(crate) created: Millis,
     /// Position among all gangs by age, then uid, then name.
     pub(crate) seniority: u32,
+    /// Position by requested GPUs, smaller first; 0 if GPUs do not order gangs. A cycle sets it at its start.
+    pub(crate) gpu_order: u32,
     pub(crate) queue_name: Symbol,
     /// The leaf queue; `None` = the queue is missing, disconnected from a root, or not a leaf.
     pub(crate) queue: Option<QueueId>,

@@ -5,7 +5,9 @@ mod search_budgets;
 
 use std::collections::BTreeMap;
 
-use kai_engine::model::{Action, Config, Millis, MinRuntimeResolve, PlacementStrategies, PlacementStrategy};
+use kai_engine::model::{
+    Action, Config, GpuJobOrder, Millis, MinRuntimeResolve, PlacementStrategies, PlacementStrategy,
+};
 use serde::Deserialize;
 
 use self::search_budgets::SearchBudgets;
@@ -216,6 +218,13 @@ fn apply_plugin(plugin: &Plugin, file: &mut ConfigFile) -> Result<(), String> {
             };
         }
         "podaffinity" => {}
+        "gpujoborder" => {
+            config.gpu_job_order = match arguments.text("mode").as_deref() {
+                None | Some("" | "prefer-larger") => Some(GpuJobOrder::PreferLarger),
+                Some("prefer-smaller") => Some(GpuJobOrder::PreferSmaller),
+                Some(other) => return Err(arguments.unknown("mode", other, "prefer-larger and prefer-smaller")),
+            };
+        }
         known if BUILT_IN.contains(&known) => {}
         other => file
             .warnings
@@ -375,6 +384,22 @@ tiers:
         );
         let told = "plugins: elastic, gpupack: left out or disabled, but built in here; they stay on";
         assert_eq!(listed(&["elastic", "gpupack"]), [told]);
+    }
+
+    #[test]
+    fn gpus_order_jobs_on_request() {
+        let order = |arguments: &str| {
+            let file = read(&format!("tiers: [{{plugins: [{{name: gpujoborder, {arguments}}}]}}]"));
+            file.map(|file| file.config.gpu_job_order)
+        };
+        assert_eq!(order(""), Ok(Some(GpuJobOrder::PreferLarger)));
+        assert_eq!(
+            order("arguments: {mode: prefer-smaller}"),
+            Ok(Some(GpuJobOrder::PreferSmaller))
+        );
+        let refused = "plugin gpujoborder: mode: \"large\" is unknown; known are prefer-larger and prefer-smaller";
+        assert_eq!(order("arguments: {mode: large}"), Err(refused.to_owned()));
+        assert_eq!(read("").unwrap().config.gpu_job_order, None);
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use kai_api::{Text, TextMap, parse_duration};
-use kai_engine::model::{Action, Config, Millis, MinRuntimeResolve, PlacementStrategies, PlacementStrategy, Usage};
+use kai_engine::model::{
+    Action, Config, GpuJobOrder, Millis, MinRuntimeResolve, PlacementStrategies, PlacementStrategy, Usage,
+};
 use kai_yaml::suggestion;
 use serde::Deserialize;
 use serde_json::Value;
@@ -69,7 +71,7 @@ impl From<String> for Wrong {
 }
 
 /// The names of all parameters.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "useSchedulingSignatures",
     "allowConsolidatingReclaim",
     "maxNumberConsolidationPreemptees",
@@ -79,6 +81,7 @@ const NAMES: [&str; 13] = [
     "defaultReclaimMinRuntime",
     "reclaimResolveMethod",
     "placementStrategy",
+    "gpuJobOrder",
     "kValue",
     "reclaimerSaturationMultiplier",
     "queueDepthPerAction",
@@ -109,6 +112,15 @@ fn set(config: &mut Config, usage: &mut Vec<Usage>, name: &str, value: &Value) -
             };
         }
         "placementStrategy" => config.placement = placement(config.placement, value)?,
+        "gpuJobOrder" => {
+            config.gpu_job_order = match read::<Text>(value)?.as_ref() {
+                "prefer-larger" => Some(GpuJobOrder::PreferLarger),
+                "prefer-smaller" => Some(GpuJobOrder::PreferSmaller),
+                other => {
+                    return Err(format!("{other:?} is unknown; known are prefer-larger and prefer-smaller").into());
+                }
+            };
+        }
         "kValue" => config.usage_weight_millionths = millionths(read(value)?)?,
         // KAI reads the first spelling, which has a typo; the second one is the intended name.
         "relcaimerSaturationMultiplier" | "reclaimerSaturationMultiplier" => {

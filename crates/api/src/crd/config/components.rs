@@ -40,6 +40,9 @@ pub struct PodGrouperArgs {
     /// Whether the pods of a Knative revision are a gang.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gang_schedule_knative: Option<bool>,
+    /// Whether the pods of a Deployment have one pod group; true if unset. Otherwise each pod has its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gang_schedule_deployment: Option<bool>,
     /// Whether to look up unknown kinds among the Kartas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generic_karta_fallback: Option<bool>,

@@ -1,12 +1,10 @@
 //! Jobs and CronJobs: a pod group per Job. An annotation says how many pods start together; without it one, because the pods of a Job
 //! need not run at the same time.
 
-use kai_api::keys;
-
 use super::super::default_rules;
 use super::super::desired_pod_group::DesiredPodGroup;
 use super::super::workload::{GroupingError, Owner, Workload};
-use super::default_group;
+use super::{default_group, min_member_of};
 
 pub(super) fn desired(workload: &Workload<'_>, job: &Owner) -> Result<DesiredPodGroup, GroupingError> {
     let mut desired = default_group(workload, job);
@@ -14,12 +12,7 @@ pub(super) fn desired(workload: &Workload<'_>, job: &Owner) -> Result<DesiredPod
         desired.name = legacy;
         return Ok(desired);
     }
-    if let Some(text) = job.annotations.get(keys::BATCH_MIN_MEMBER) {
-        let field = || format!("metadata.annotations.{}", keys::BATCH_MIN_MEMBER);
-        let min = super::parse_count(text).ok_or_else(|| {
-            let reason = format!("{text:?} is not a number of pods; write a whole number of zero or more");
-            workload.refuse_owner(job, field(), reason)
-        })?;
+    if let Some(min) = min_member_of(workload, job, 0)? {
         desired.min_member(min);
     }
     Ok(desired)

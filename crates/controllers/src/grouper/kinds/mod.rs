@@ -121,7 +121,7 @@ fn apply(
         )),
         GroupingRule::DefaultWithPriority(class) => Ok(default_rules::desired(workload, top, this, class)),
         GroupingRule::Pod => Ok(pod::desired(workload, top)),
-        GroupingRule::Deployment => Ok(deployment::desired(workload, top)),
+        GroupingRule::Deployment => deployment::desired(workload, top),
         GroupingRule::Job => job::desired(workload, top),
         GroupingRule::CronJob => job::desired_of_cron_job(workload, top, owners),
         GroupingRule::JobSet => job_set::desired(workload, top),
@@ -142,6 +142,20 @@ fn apply(
 /// The default rules with this owner only, with which most kinds begin.
 fn default_group(workload: &Workload<'_>, top: &Owner) -> DesiredPodGroup {
     default_rules::desired(workload, top, std::slice::from_ref(top), keys::DEFAULT_PRIORITY_CLASS)
+}
+
+/// The number of pods that start together, from the owner's annotation; `None` without it.
+fn min_member_of(workload: &Workload<'_>, owner: &Owner, lowest: i32) -> Result<Option<i32>, GroupingError> {
+    let Some(text) = owner.annotations.get(keys::BATCH_MIN_MEMBER) else {
+        return Ok(None);
+    };
+    let min = parse_count(text).filter(|min| *min >= lowest).ok_or_else(|| {
+        let field = format!("metadata.annotations.{}", keys::BATCH_MIN_MEMBER);
+        let bound = if lowest == 0 { "zero" } else { "one" };
+        let reason = format!("{text:?} is not a number of pods; write a whole number of {bound} or more");
+        workload.refuse_owner(owner, field, reason)
+    })?;
+    Ok(Some(min))
 }
 
 /// Parses a count from a label or annotation.

@@ -4,25 +4,81 @@ use serde_json::{Value, json};
 
 use super::{Fixture, check, labelled, object, pod};
 
+fn deployment(annotations: Value) -> [Value; 2] {
+    let metadata = json!({ "labels": { "kai.scheduler/queue": "q" }, "annotations": annotations });
+    [
+        object("apps/v1", "ReplicaSet", "d-1", json!({})),
+        object("apps/v1", "Deployment", "d", json!({ "metadata": metadata })),
+    ]
+}
+
+const OF_THE_DEPLOYMENT: &str = "pg-d-u-d of Deployment/d queue=q priority=inference min=1";
+const OF_THE_POD: &str = "pg-p-u-p of Pod/p queue=q priority=inference min=1";
+
 #[test]
-fn each_pod_of_a_deployment_stands_alone() {
-    let set = object("apps/v1", "ReplicaSet", "d-1", json!({}));
-    let deployment = object(
-        "apps/v1",
-        "Deployment",
-        "d",
-        json!({ "metadata": { "labels": { "kai.scheduler/queue": "q" } } }),
+fn the_pods_of_a_deployment_have_one_group() {
+    check(&deployment(json!({})), &pod(json!({})), OF_THE_DEPLOYMENT);
+    check(
+        &deployment(json!({ "kai.scheduler/batch-min-member": "3" })),
+        &pod(json!({})),
+        "pg-d-u-d of Deployment/d queue=q priority=inference min=3",
     );
     check(
-        &[set.clone(), deployment],
+        &deployment(json!({ "kai.scheduler/batch-min-member": "0" })),
         &pod(json!({})),
-        "pg-p-u-p of Pod/p queue=q priority=inference min=1",
+        "Deployment ns/d: metadata.annotations.kai.scheduler/batch-min-member: \"0\" is not a number of pods; write a whole number \
+         of one or more",
     );
+    let [set, _] = deployment(json!({}));
     check(
         &[set],
         &pod(json!({})),
         "pg-d-1-u-d-1 of ReplicaSet/d-1 queue=default-queue priority=train min=1",
     );
+}
+
+#[test]
+fn each_pod_of_a_deployment_stands_alone_if_the_administrator_says_so() {
+    let mut fixture = Fixture::default();
+    fixture.options.deployment_gang = false;
+    let of_three = deployment(json!({ "kai.scheduler/batch-min-member": "3" }));
+    fixture.check(&of_three, &pod(json!({})), OF_THE_POD);
+    // A pod that is in the Deployment's pod group stays there.
+    let grouped = pod(json!({ "metadata": { "annotations": { "pod-group-name": "pg-d-u-d" } } }));
+    fixture.check(&deployment(json!({})), &grouped, OF_THE_DEPLOYMENT);
+}
+
+/// A pod group of the Deployment with this uid, which this kind of object owns.
+fn group_of(deployment: &str, kind: &str) -> Fixture {
+    let mut fixture = Fixture::default();
+    let group = json!({
+        "metadata": {
+            "name": "pg-other-u-other", "namespace": "ns",
+            "ownerReferences": [{ "apiVersion": "v1", "kind": kind, "name": "other", "uid": "u-other" }],
+            "annotations": { "kai.scheduler/top-owner-metadata": format!("kind: Deployment\nname: d\nuid: {deployment}\n") },
+        },
+    });
+    fixture
+        .groups
+        .push(std::sync::Arc::new(serde_json::from_value(group).unwrap()));
+    fixture
+}
+
+#[test]
+fn a_deployment_with_a_group_per_pod_keeps_them() {
+    let grouped = |name: &str| pod(json!({ "metadata": { "annotations": { "pod-group-name": name } } }));
+    let owners = deployment(json!({}));
+    // Another pod of the Deployment has a pod group of its own.
+    let legacy = group_of("u-d", "Pod");
+    legacy.check(&owners, &pod(json!({})), OF_THE_POD);
+    // A pod stays in the pod group that it has.
+    legacy.check(&owners, &grouped("pg-d-u-d"), OF_THE_DEPLOYMENT);
+    Fixture::default().check(&owners, &grouped("pg-p-u-p"), OF_THE_POD);
+    // A pod group that its author named is not one of the grouper's.
+    Fixture::default().check(&owners, &grouped("mine"), OF_THE_DEPLOYMENT);
+    // Pod groups of other workloads do not count.
+    group_of("u-e", "Pod").check(&owners, &pod(json!({})), OF_THE_DEPLOYMENT);
+    group_of("u-d", "Deployment").check(&owners, &pod(json!({})), OF_THE_DEPLOYMENT);
 }
 
 fn job(annotations: Value) -> Value {

@@ -39,10 +39,9 @@ impl ClusterReader for Fixture {
         self.groups.iter().find(is_it).cloned()
     }
 
-    fn has_flat_pod_group(&self, _: &str, name_is: &dyn Fn(&str) -> bool) -> bool {
-        self.groups.iter().any(|group| {
-            group.metadata.name.as_deref().is_some_and(name_is) && group.as_written().sub_groups.is_empty()
-        })
+    fn has_pod_group(&self, namespace: &str, matches: &dyn Fn(&PodGroup) -> bool) -> bool {
+        let mut groups = self.groups.iter();
+        groups.any(|group| group.metadata.namespace() == namespace && matches(group))
     }
 
     fn pods_labelled(&self, _: &str, label: &str, value: &str) -> Vec<Arc<Pod>> {

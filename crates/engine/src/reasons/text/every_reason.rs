@@ -96,9 +96,18 @@ fn a_gang_that_is_not_tried() {
     let not_ready = Reason::GangNotReady {
         ready: 0,
         required: 2,
-        lacking: vec![lacking],
+        lacking: vec![lacking.clone()],
     };
     check(not_ready, "the gang has 0 pods ready to start, 2 are required");
+    let sub_group_not_ready = Reason::GangNotReady {
+        ready: 3,
+        required: 3,
+        lacking: vec![lacking],
+    };
+    check(
+        sub_group_not_ready,
+        "subgroup s has 0 pods ready to start, 2 are required",
+    );
     let until = Millis::seconds(1_767_268_800);
     check(
         Reason::PreemptionDelay { until },

@@ -84,9 +84,21 @@ impl fmt::Display for ReasonText<'_, Reason> {
             Reason::Gated => write!(f, "scheduling gates are set"),
             Reason::Refused(refusal) => write!(f, "{refusal}"),
             Reason::AffinityTermsExceeded(bound) => write!(f, "{bound}"),
-            Reason::GangNotReady { ready, required, .. } => {
-                write!(f, "the gang has {ready} pods ready to start, {required} are required")
-            }
+            Reason::GangNotReady {
+                ready,
+                required,
+                lacking,
+            } => match lacking.first().map(|lacking| (lacking, lacking.sub_group.as_deref())) {
+                // The gang has pods enough, but not in every subgroup.
+                Some((lacking, Some(name))) if ready >= required => {
+                    let (ready, required) = (lacking.existing.saturating_sub(lacking.gated), lacking.required);
+                    write!(
+                        f,
+                        "subgroup {name} has {ready} pods ready to start, {required} are required"
+                    )
+                }
+                Some(_) | None => write!(f, "the gang has {ready} pods ready to start, {required} are required"),
+            },
             Reason::OverLimit(bound) => write!(f, "over the limit of {bound}"),
             Reason::OverQuota(bound) => write!(f, "non-preemptible and over the quota of {bound}"),
             Reason::NoNode(rejections) => {
