@@ -338,13 +338,13 @@ mod tests {
              kind: Deployment\nmetadata: {{ name: web, labels: {{ kai.scheduler/queue: q }} }}\nspec: {{ replicas: 2, {spec} }}\n"
         ));
         assert_eq!(told(&scenario), Vec::<String>::new());
-        // The job is one gang of three; each pod of the deployment is one of its own, of the class for inference.
+        // The job is one gang of three; the deployment is one of the class for inference, with a minimum of one pod.
         let mut found = gangs(&scenario);
         found.sort();
-        assert_eq!(found, [("q", 1, 1), ("q", 1, 1), ("q", 3, 3)]);
+        assert_eq!(found, [("q", 1, 2), ("q", 3, 3)]);
         let classes = PriorityClasses::installed();
         let groups = scenario.objects.pod_groups.iter();
-        assert_eq!(groups.filter(|group| group.rank(&classes).0 == 125).count(), 2);
+        assert_eq!(groups.filter(|group| group.rank(&classes).0 == 125).count(), 1);
     }
 
     #[test]
