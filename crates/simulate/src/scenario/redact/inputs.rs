@@ -33,6 +33,7 @@ const PLUGIN_ARGUMENTS: Rule = Fields(&[
     ("defaultReclaimMinRuntime", Word),
     ("defaultPreemptMinRuntime", Word),
     ("reclaimResolveMethod", Word),
+    ("mode", Word),
     ("gpu", Word),
     ("cpu", Word),
 ]);
@@ -105,6 +106,7 @@ pub(super) const CASE: Rule = Fields(&[
             ("defaultPreemptMinRuntime", Word),
             ("defaultReclaimMinRuntime", Word),
             ("reclaimResolveMethod", Word),
+            ("gpuJobOrder", Word),
             ("placementStrategy", Fields(&[("gpu", Word), ("cpu", Word)])),
             ("kValue", Word),
             ("reclaimerSaturationMultiplier", Word),
