@@ -16,6 +16,7 @@ mod error;
 mod gpu_enforcement;
 mod gpu_memory;
 mod gpu_request;
+mod gpu_share_annotations;
 pub mod keys;
 mod metadata;
 mod namespace;
@@ -44,15 +45,18 @@ mod workload_name;
 mod workload_values;
 
 pub use backoff::Backoff;
-pub use bind_request::{BindPhase, BindRequest};
+pub use bind_request::{BindPhase, BindRequest, GpuGroupsError};
 pub use cluster_policy::gpu_operator_uses_cdi;
 pub use config::Config;
 pub use config_map::ConfigMap;
 pub use duration::parse_duration;
 pub use error::{Error, Problem};
-pub use gpu_enforcement::{ComputeMode, EnforcementTier, GpuLimits};
-pub use gpu_memory::normalise_gpu_memory_mib;
+pub use gpu_enforcement::{
+    ComputeMode, Enforcement, EnforcementTier, GpuLimits, GpuSharingMode, UnknownGpuSharingMode,
+};
+pub use gpu_memory::{gpu_memory_mib, normalise_gpu_memory_mib};
 pub use gpu_request::{GpuRequestKinds, RawGpuRequest, gpu_request};
+pub use gpu_share_annotations::{GpuMemoryLimit, GpuShareAnnotations, GpuShareTerms, quantity_of_mib};
 pub use kai_engine::model::{SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX};
 pub use metadata::{Metadata, OwnerReference};
 pub use namespace::Namespace;
@@ -70,7 +74,7 @@ pub use quantity::{Quantity, QuantityText};
 pub use queue::{Namespaces, Queue, quotas_above_parent};
 pub use runtime_class::RuntimeClass;
 pub use scheduling_shard::SchedulingShard;
-pub use share_container::{ContainerRef, NoSuchContainer, share_container};
+pub use share_container::{ContainerRef, ShareContainerError, share_container};
 pub use storage_class::{StorageClass, VolumeBinding};
 pub use text::{Text, TextMap};
 pub use time::{format_time, parse_time};
