@@ -17,6 +17,13 @@ pub const MPS: &str = "mps";
 /// is the node's [`crate::EnforcementTier`].
 pub const GPU_ENFORCEMENT: &str = "kai.scheduler/gpu-enforcement";
 
+/// Prefix of annotations on pods about one container: the container's name and a suffix follow.
+pub const CONTAINER_PREFIX: &str = "nvidia.com/container.";
+/// Suffix after [`CONTAINER_PREFIX`] and a container: the [`crate::ComputeMode`] of its GPU share.
+pub const COMPUTE_MODE_SUFFIX: &str = ".gpu-compute.mode";
+/// Suffix after [`CONTAINER_PREFIX`] and a container: its GPU memory, a quantity.
+pub const CONTAINER_GPU_MEMORY_SUFFIX: &str = ".gpu-memory.request";
+
 // ---- The workload of a pod, and its scheduling settings ----
 
 /// Annotation on pods: the pod group.
