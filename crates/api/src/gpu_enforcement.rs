@@ -77,78 +77,6 @@ impl Enforcement {
     }
 }
 
-/// How an installation shares GPUs: KAI's `global.gpuSharingMode`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum GpuSharingMode {
-    /// Pods share GPUs. The node agent limits GPU memory where the node can.
-    #[default]
-    NonMemoryEnforced,
-    /// The same, and containers get the limit for HAMi's library.
-    HamiCore,
-    /// Pods share only GPUs of nodes that enforce limits of GPU memory.
-    NvFractions,
-    /// Pods get whole GPUs only.
-    Disabled,
-}
-
-impl GpuSharingMode {
-    /// The modes.
-    pub const ALL: [GpuSharingMode; 4] = [
-        GpuSharingMode::NonMemoryEnforced,
-        GpuSharingMode::HamiCore,
-        GpuSharingMode::NvFractions,
-        GpuSharingMode::Disabled,
-    ];
-
-    /// KAI's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            GpuSharingMode::NonMemoryEnforced => "NonMemoryEnforced",
-            GpuSharingMode::HamiCore => "HamiCore",
-            GpuSharingMode::NvFractions => "NvFractions",
-            GpuSharingMode::Disabled => "Disabled",
-        }
-    }
-
-    /// The mode, and before KAI 0.18 a switch: the switch counts where the mode is not set. Without both, GPU sharing is on.
-    pub fn of(mode: Option<GpuSharingMode>, sharing: Option<bool>) -> GpuSharingMode {
-        match (mode, sharing) {
-            (Some(mode), _) => mode,
-            (None, Some(false)) => GpuSharingMode::Disabled,
-            (None, Some(true) | None) => GpuSharingMode::NonMemoryEnforced,
-        }
-    }
-
-    /// Whether pods may share GPUs.
-    pub fn shares(self) -> bool {
-        match self {
-            GpuSharingMode::NonMemoryEnforced | GpuSharingMode::HamiCore | GpuSharingMode::NvFractions => true,
-            GpuSharingMode::Disabled => false,
-        }
-    }
-}
-
-impl std::fmt::Display for GpuSharingMode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// The text is no mode of GPU sharing.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is unknown; write NonMemoryEnforced, HamiCore, NvFractions or Disabled")]
-pub struct UnknownGpuSharingMode(String);
-
-impl std::str::FromStr for GpuSharingMode {
-    type Err = UnknownGpuSharingMode;
-
-    fn from_str(name: &str) -> Result<GpuSharingMode, UnknownGpuSharingMode> {
-        let mut all = GpuSharingMode::ALL.into_iter();
-        all.find(|mode| mode.name().eq_ignore_ascii_case(name))
-            .ok_or_else(|| UnknownGpuSharingMode(name.to_owned()))
-    }
-}
-
 /// How containers that share a GPU use its multiprocessors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -222,27 +150,6 @@ mod tests {
         assert_eq!(EnforcementTier::from_name("Driver"), None);
         for name in ["required", "preferred"] {
             assert_eq!(Enforcement::from_name(name).map(Enforcement::name), Some(name));
-        }
-        for mode in GpuSharingMode::ALL {
-            assert_eq!(mode.name().parse(), Ok(mode));
-        }
-        assert_eq!("hamicore".parse(), Ok(GpuSharingMode::HamiCore));
-        let error = "On".parse::<GpuSharingMode>().unwrap_err().to_string();
-        assert!(error.contains("NvFractions"), "{error}");
-    }
-
-    #[test]
-    fn the_mode_counts_before_the_switch() {
-        use GpuSharingMode::{Disabled, HamiCore, NonMemoryEnforced};
-        for (mode, sharing, expect) in [
-            (None, None, NonMemoryEnforced),
-            (None, Some(true), NonMemoryEnforced),
-            (None, Some(false), Disabled),
-            (Some(HamiCore), Some(true), HamiCore),
-            (Some(HamiCore), Some(false), HamiCore),
-            (Some(Disabled), None, Disabled),
-        ] {
-            assert_eq!(GpuSharingMode::of(mode, sharing), expect, "{mode:?} {sharing:?}");
         }
     }
 

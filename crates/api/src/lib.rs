@@ -17,10 +17,12 @@ mod gpu_enforcement;
 mod gpu_memory;
 mod gpu_request;
 mod gpu_share_annotations;
+mod gpu_sharing_mode;
 pub mod keys;
 mod metadata;
 mod namespace;
 mod node;
+mod node_sharing;
 mod object;
 mod object_key;
 mod object_reference;
@@ -51,12 +53,11 @@ pub use config::Config;
 pub use config_map::ConfigMap;
 pub use duration::parse_duration;
 pub use error::{Error, Problem};
-pub use gpu_enforcement::{
-    ComputeMode, Enforcement, EnforcementTier, GpuLimits, GpuSharingMode, UnknownGpuSharingMode,
-};
+pub use gpu_enforcement::{ComputeMode, Enforcement, EnforcementTier, GpuLimits};
 pub use gpu_memory::{gpu_memory_mib, normalise_gpu_memory_mib};
 pub use gpu_request::{GpuRequestKinds, RawGpuRequest, gpu_request};
 pub use gpu_share_annotations::{GpuMemoryLimit, GpuShareAnnotations, GpuShareTerms, quantity_of_mib};
+pub use gpu_sharing_mode::{GpuSharingMode, UnknownGpuSharingMode};
 pub use kai_engine::model::{SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX};
 pub use metadata::{Metadata, OwnerReference};
 pub use namespace::Namespace;

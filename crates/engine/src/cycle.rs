@@ -198,6 +198,7 @@ impl Cycle<'_> {
             GpuKind::Fraction { devices, .. } | GpuKind::Memory { devices, .. } => Received::Fraction {
                 devices,
                 portion: GpuFraction::from_hundredths(shape.accepted_hundredths(node.memory_mib)),
+                compute_mode: shape.constraints.share.compute_mode,
             },
             GpuKind::Mig { .. } => Received::MigInstance,
         };

@@ -77,6 +77,7 @@ mod bind_requests;
 mod config_maps;
 mod explanation;
 mod gangs;
+mod gpu_sharing;
 mod nodes;
 mod partition;
 mod pod_table;
@@ -119,6 +120,7 @@ pub struct ClusterMirror {
     full_hierarchy: bool,
     reservation_pod_list: ObjectList,
     volume_list: ObjectList,
+    gpu_sharing: kai_api::GpuSharingMode,
     now: Millis,
     /// Set by [`ClusterMirror::mark_synced`]. Until then a missing node does not make a bind request stale.
     synced: bool,
@@ -200,6 +202,7 @@ impl ClusterMirror {
             full_hierarchy: settings.full_hierarchy_fairness,
             reservation_pod_list: settings.reservation_pod_list,
             volume_list: settings.volume_list,
+            gpu_sharing: settings.gpu_sharing,
             now: Millis(0),
             synced: false,
             pods: pod_table::PodTable::default(),

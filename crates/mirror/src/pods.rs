@@ -177,6 +177,7 @@ impl ClusterMirror {
         self.apply_volume_constraints(key, pod, spec);
         self.require_config_maps(key, pod, spec);
         self.require_worker_node(spec);
+        self.refuse_disabled_share(spec);
         self.avoid_failed_node(spec);
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kai_api::ReservationPods;
+use kai_api::{GpuSharingMode, ReservationPods};
 use kai_engine::model::{Config, Millis};
 
 use crate::config::{self, ConfigFile};
@@ -42,6 +42,8 @@ pub struct Settings {
     pub restrict_nodes: Option<WorkerLabels>,
     /// The node label that says whether MIG is enabled.
     pub mig_label: String,
+    /// The mode of GPU sharing.
+    pub gpu_sharing: GpuSharingMode,
     /// Whether fair shares follow the hierarchy of queues. Otherwise all leaf queues are siblings.
     pub full_hierarchy_fairness: bool,
     /// Which pods get a BindRequest.
@@ -103,6 +105,7 @@ impl Settings {
                 cpu: args.cpu_worker_node_label_key,
             }),
             mig_label: args.mig_worker_node_label_key,
+            gpu_sharing: args.gpu_sharing_mode,
             full_hierarchy_fairness: args.full_hierarchy_fairness,
             bind_requests: args.bind_requests,
             // With a period of zero, cycles would starve the other tasks.
@@ -126,6 +129,7 @@ impl Settings {
             full_hierarchy_fairness: self.full_hierarchy_fairness,
             reservation_pod_list: ObjectList::Complete,
             volume_list: ObjectList::Complete,
+            gpu_sharing: self.gpu_sharing,
         }
     }
 

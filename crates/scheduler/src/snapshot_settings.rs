@@ -61,6 +61,7 @@ impl Settings {
             "resourceReservationNamespace": self.reservation_pods.namespace,
             "resourceReservationAppLabel": self.reservation_pods.app_label,
             "migWorkerNodeLabelKey": self.mig_label,
+            "gpuSharingMode": self.gpu_sharing.name(),
             "gpuWorkerNodeLabelKey": self.restrict_nodes.as_ref().map(|labels| &labels.gpu),
             "cpuWorkerNodeLabelKey": self.restrict_nodes.as_ref().map(|labels| &labels.cpu),
         })
@@ -114,6 +115,12 @@ impl Settings {
         extensions.read("resourceReservationNamespace", &mut settings.reservation_pods.namespace);
         extensions.read("resourceReservationAppLabel", &mut settings.reservation_pods.app_label);
         extensions.read("migWorkerNodeLabelKey", &mut settings.mig_label);
+        if let Some(mode) = extensions.take::<String>("gpuSharingMode") {
+            match mode.parse() {
+                Ok(mode) => settings.gpu_sharing = mode,
+                Err(error) => extensions.warn("gpuSharingMode", &format!("{error} (the default is used)")),
+            }
+        }
         let (gpu, cpu) = (
             extensions.take("gpuWorkerNodeLabelKey"),
             extensions.take("cpuWorkerNodeLabelKey"),

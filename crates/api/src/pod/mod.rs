@@ -7,6 +7,7 @@ mod config_maps;
 pub(crate) mod constraints;
 mod requests;
 mod reservation;
+mod share_terms;
 mod template;
 mod transitions;
 mod usage;
@@ -238,7 +239,8 @@ impl Pod {
         if !self.spec.resource_claims.is_empty() {
             errors.push(FieldError::new("spec.resourceClaims", Error::ResourceClaims));
         }
-        let constraints = self.constraints(&namespace, errors);
+        let mut constraints = self.constraints(&namespace, errors);
+        constraints.share = self.share_terms(&requests.gpu);
         Ok(PodSpec {
             uid: self.metadata.uid_or(|| format!("{namespace}/{name}")),
             created: self.metadata.created(now)?,

@@ -1,6 +1,6 @@
 //! Pods.
 
-use super::{GangKey, GpuFraction, LabelSelector, Labels, Millis, NodeSelectorTerm, WeightedNodeTerm};
+use super::{GangKey, GpuFraction, LabelSelector, Labels, Millis, NodeSelectorTerm, ShareTerms, WeightedNodeTerm};
 use crate::reasons::Refusal;
 use crate::steps;
 
@@ -151,6 +151,8 @@ pub struct Constraints {
     pub affinity: Affinity,
     /// Pod anti-affinity.
     pub anti_affinity: Affinity,
+    /// Requirements of a pod with a GPU share.
+    pub share: ShareTerms,
 }
 
 /// A toleration.
