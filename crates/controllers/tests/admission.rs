@@ -437,6 +437,34 @@ async fn request_and_limit_of_a_container_are_admitted_translated_and_fixed() {
 }
 
 #[tokio::test]
+async fn only_the_binder_changes_limits_webhook_or_not() {
+    let cluster = Cluster::start(|_| {}).await;
+    let half = pod("half", json!({}), json!({"gpu-fraction": "0.5"}));
+    cluster.create(TENANT, &PODS, half).await.unwrap();
+    let limits = |mib: u32| {
+        let limits = format!(r#"{{"container":"main","memoryMiB":{mib}}}"#);
+        json!({"metadata": {"annotations": {"kai.scheduler/gpu-limits": limits}}})
+    };
+    cluster.change(BINDER, &PODS, "half", limits(1)).await.unwrap();
+    let agent = "system:serviceaccount:kai-scheduler:kai-node-agent";
+    let scheduler = "system:serviceaccount:kai-scheduler:scheduler";
+    for round in ["served", "not served"] {
+        for account in [agent, scheduler] {
+            for part in [Part::Object, Part::Status] {
+                let changed = cluster.change_part(account, &PODS, "half", part, limits(2)).await;
+                refused(changed, "only");
+            }
+        }
+        if round == "served" {
+            let label = json!({"metadata": {"labels": {"team": "a"}}});
+            cluster.change(scheduler, &PODS, "half", label).await.unwrap();
+            cluster.stop();
+        }
+    }
+    cluster.change(BINDER, &PODS, "half", limits(3)).await.unwrap();
+}
+
+#[tokio::test]
 async fn no_pod_shares_gpus_where_that_is_off() {
     let cluster = Cluster::start(|settings| settings.gpu_sharing = GpuSharingMode::Disabled).await;
     for annotations in [

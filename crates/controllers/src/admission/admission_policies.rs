@@ -216,7 +216,7 @@ fn pod_validations(settings: &Settings) -> Vec<Value> {
         protected_keys::GPU_REQUEST_CHANGED
     );
     validations.push(deny_unless(
-        &format!("request.operation != 'UPDATE' || {}", unchanged(fixed)),
+        &format!("request.operation != 'UPDATE' || {}", unchanged_keys(fixed)),
         &message,
     ));
     validations
@@ -325,7 +325,7 @@ fn patterns(keys: &KeySet) -> impl Iterator<Item = String> {
     prefixes.chain(containers)
 }
 
-fn key_list(table: &ProtectedKeys) -> String {
+pub(super) fn key_list(table: &ProtectedKeys) -> String {
     let exact = table.keys.exact.iter().map(|key| (*key).to_owned());
     let prefixes = table.keys.prefixes.iter().map(|prefix| format!("{prefix}*"));
     let containers = table.keys.containers.iter().map(ToString::to_string);
@@ -333,7 +333,7 @@ fn key_list(table: &ProtectedKeys) -> String {
 }
 
 /// No key of the table is added, changed or removed.
-fn unchanged(table: &ProtectedKeys) -> String {
+pub(super) fn unchanged_keys(table: &ProtectedKeys) -> String {
     let path = table.map.path();
     let keys: Vec<String> = table.keys.exact.iter().map(|key| format!("'{key}'")).collect();
     let there = |object: &str| format!("(has({object}.{path}) && key in {object}.{path})");
