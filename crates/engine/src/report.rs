@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use crate::model::{
-    Action, ComputeMode, GangKey, GpuFraction, Gpus, Labels, MemoryKind, MigStrategy, Millis, PerResource, PodKind, QueueResources,
-    Quota,
+    Action, ComputeMode, GangKey, GpuFraction, Gpus, Labels, MemoryKind, MigStrategy, Millis, PerResource, PodKind,
+    QueueResources, Quota,
 };
 use crate::reasons::{EvictionReason, Reason};
 

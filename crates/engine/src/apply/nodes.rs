@@ -3,7 +3,8 @@
 use crate::cluster::Cluster;
 use crate::ids::{NodeId, PodId, Symbol};
 use crate::model::{
-    EnforcementTier, FractioningCondition, Gpus, Labels, MemoryKind, MigStrategy, NodeSpec, QueueResources, UNKNOWN_GPU_MEMORY_MIB, counted_gpu_memory_mib,
+    EnforcementTier, FractioningCondition, Gpus, Labels, MemoryKind, MigStrategy, NodeSpec, QueueResources,
+    UNKNOWN_GPU_MEMORY_MIB, counted_gpu_memory_mib,
 };
 use crate::tables::{ExtendedResource, FreeResources, Node, NodeResources, add_row};
 
