@@ -13,13 +13,15 @@ impl Node {
         let Some(text) = self.metadata.labels.text(keys::GPU_ENFORCEMENT) else {
             return Ok(EnforcementTier::None);
         };
-        crate::EnforcementTier::from_name(text).map(EnforcementTier::from).ok_or_else(|| {
-            let error = Error::Unknown {
-                text: text.to_owned(),
-                known: TIERS,
-            };
-            FieldError::new(format!("metadata.labels.{}", keys::GPU_ENFORCEMENT), error)
-        })
+        crate::EnforcementTier::from_name(text)
+            .map(EnforcementTier::from)
+            .ok_or_else(|| {
+                let error = Error::Unknown {
+                    text: text.to_owned(),
+                    known: TIERS,
+                };
+                FieldError::new(format!("metadata.labels.{}", keys::GPU_ENFORCEMENT), error)
+            })
     }
 
     /// The condition that the mode `NvFractions` requires of nodes for pods with GPU shares.
@@ -60,13 +62,17 @@ mod tests {
     #[test]
     fn both_crates_agree_on_what_tiers_hold() {
         for tier in ["driver", "mps", "watch", "none"] {
-            let read = node(json!({ "kai.scheduler/gpu-enforcement": tier }), json!([])).enforcement().unwrap();
+            let read = node(json!({ "kai.scheduler/gpu-enforcement": tier }), json!([]))
+                .enforcement()
+                .unwrap();
             let of_api = crate::EnforcementTier::from_name(tier).unwrap();
             assert_eq!(read, EnforcementTier::from(of_api));
             assert_eq!(read.limits_memory(), of_api.limits_memory(), "{tier}");
         }
         assert_eq!(node(json!({}), json!([])).enforcement().unwrap(), EnforcementTier::None);
-        let read = node(json!({ "kai.scheduler/gpu-enforcement": "Driver" }), json!([])).read().unwrap();
+        let read = node(json!({ "kai.scheduler/gpu-enforcement": "Driver" }), json!([]))
+            .read()
+            .unwrap();
         assert_eq!(read.value.enforcement, EnforcementTier::None);
         assert_eq!(
             read.problems[0].to_string(),
@@ -84,6 +90,9 @@ mod tests {
         assert_eq!(condition("True"), FractioningCondition::Met);
         assert_eq!(condition("False"), FractioningCondition::False);
         assert_eq!(condition("Unknown"), FractioningCondition::Unknown);
-        assert_eq!(node(json!({}), json!([])).fractioning_condition(), FractioningCondition::NotFound);
+        assert_eq!(
+            node(json!({}), json!([])).fractioning_condition(),
+            FractioningCondition::NotFound
+        );
     }
 }

@@ -37,7 +37,9 @@ impl BackgroundSelector {
 
 /// The text is not a list of labels.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a list of labels; write key=value or key, separated by commas, as in kai.scheduler/background=true")]
+#[error(
+    "{0:?} is not a list of labels; write key=value or key, separated by commas, as in kai.scheduler/background=true"
+)]
 pub struct InvalidSelector(String);
 
 impl FromStr for BackgroundSelector {
@@ -70,7 +72,9 @@ mod tests {
     fn labels_select_pods() {
         let labels = |pairs: &[(&str, &str)]| -> Labels {
             let pairs = pairs.iter();
-            pairs.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+            pairs
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect()
         };
         let check = |selector: &str, pairs: &[(&str, &str)], selected: bool| {
             let parsed: BackgroundSelector = selector.parse().unwrap();
@@ -87,7 +91,10 @@ mod tests {
         assert!(!default.selects(&labels(&[("kai.scheduler/background", "false")])));
         assert!(!BackgroundSelector::none().selects(&labels(&[])));
         for text in ["", "a,", "a in (b)", "!a", "a!=b"] {
-            assert_eq!(text.parse::<BackgroundSelector>(), Err(InvalidSelector(text.to_owned())));
+            assert_eq!(
+                text.parse::<BackgroundSelector>(),
+                Err(InvalidSelector(text.to_owned()))
+            );
         }
     }
 }

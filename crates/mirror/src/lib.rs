@@ -99,11 +99,11 @@ use kai_engine::model::{Event, Millis};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 pub use assumed::Assumed;
+pub use background::{BackgroundSelector, InvalidSelector};
 pub use explanation::{ExplanationView, HolderView, NearestView, PositionView, RemedyView, StepView};
 pub use gangs::{GangTimestamp, pod_group_key};
 pub use partition::Partition;
 pub use reservations::UnreservedGroup;
-pub use background::{BackgroundSelector, InvalidSelector};
 pub use settings::{MirrorSettings, ObjectList, WorkerLabels};
 
 /// The mirror remembers this many reported problems. Beyond, it forgets all of them and may report a problem twice.

@@ -99,8 +99,14 @@ mod tests {
             (json!({ main: "time-slicing" }), TimeSlicing),
             (json!({ main: "sm-sharing" }), SmSharing),
             (json!({ sidecar: "sm-sharing" }), TimeSlicing),
-            (json!({ sidecar: "sm-sharing", "gpu-fraction-container-name": "sidecar" }), SmSharing),
-            (json!({ main: "sm-sharing", "gpu-fraction-container-name": "sidecar" }), TimeSlicing),
+            (
+                json!({ sidecar: "sm-sharing", "gpu-fraction-container-name": "sidecar" }),
+                SmSharing,
+            ),
+            (
+                json!({ main: "sm-sharing", "gpu-fraction-container-name": "sidecar" }),
+                TimeSlicing,
+            ),
             (
                 json!({ sidecar: "sm-sharing", "nvidia.com/container.sidecar.gpu-memory.request": "4Gi" }),
                 SmSharing,

@@ -38,7 +38,9 @@ impl Cycle<'_> {
         let before = share::allocated_of_queues(self.ledger);
         for gang in &gangs {
             for pod in self.pods_of(*gang) {
-                if self.ledger.pod(pod).placement.status.is_active_allocated() {
+                let placement = &self.ledger.pod(pod).placement;
+                // A pod on a node that the engine does not know takes no room.
+                if placement.status.is_active_allocated() && placement.node.is_some() {
                     self.ledger.evict(pod);
                 }
             }

@@ -223,7 +223,9 @@ mod tests {
         let params: Params = serde_json::from_str(params).unwrap();
         let (mut config, mut usage, mut warnings) = (Config::default(), Vec::new(), Warnings::default());
         let mut mirror = MirrorSettings::default();
-        params.apply(&mut config, &mut mirror, &mut usage, &mut warnings).unwrap();
+        params
+            .apply(&mut config, &mut mirror, &mut usage, &mut warnings)
+            .unwrap();
         (config, warnings.lines().collect())
     }
 
@@ -278,7 +280,13 @@ mod tests {
         let problem = "there is no such parameter; did you mean kValue?".to_owned();
         assert_eq!(applied, Err(("kvalue".to_owned(), problem)));
         for name in NAMES {
-            let known = set(&mut Config::default(), &mut Vec::new(), name, &Value::Null);
+            let known = set(
+                &mut Config::default(),
+                &mut MirrorSettings::default(),
+                &mut Vec::new(),
+                name,
+                &Value::Null,
+            );
             assert!(!matches!(known, Err(Wrong::Name)), "{name}");
         }
     }
