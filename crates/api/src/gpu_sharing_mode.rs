@@ -36,6 +36,23 @@ impl GpuSharingMode {
             GpuSharingMode::Disabled => "Disabled",
         }
     }
+
+    /// The mode, and the switch before KAI 0.18, which counts where the mode is not set. Without both, GPU sharing is on.
+    pub fn of(mode: Option<GpuSharingMode>, sharing: Option<bool>) -> GpuSharingMode {
+        match (mode, sharing) {
+            (Some(mode), _) => mode,
+            (None, Some(false)) => GpuSharingMode::Disabled,
+            (None, Some(true) | None) => GpuSharingMode::NonMemoryEnforced,
+        }
+    }
+
+    /// Whether pods may share GPUs.
+    pub fn shares(self) -> bool {
+        match self {
+            GpuSharingMode::NonMemoryEnforced | GpuSharingMode::HamiCore | GpuSharingMode::NvFractions => true,
+            GpuSharingMode::Disabled => false,
+        }
+    }
 }
 
 impl fmt::Display for GpuSharingMode {
@@ -61,6 +78,22 @@ impl FromStr for GpuSharingMode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_mode_counts_before_the_switch() {
+        use GpuSharingMode::{Disabled, HamiCore, NonMemoryEnforced};
+        for (mode, sharing, expect) in [
+            (None, None, NonMemoryEnforced),
+            (None, Some(true), NonMemoryEnforced),
+            (None, Some(false), Disabled),
+            (Some(HamiCore), Some(true), HamiCore),
+            (Some(HamiCore), Some(false), HamiCore),
+            (Some(Disabled), None, Disabled),
+        ] {
+            let mode = GpuSharingMode::of(mode, sharing);
+            assert_eq!((mode, mode.shares()), (expect, expect != Disabled), "{sharing:?}");
+        }
+    }
 
     #[test]
     fn names_are_read_as_they_are_written() {

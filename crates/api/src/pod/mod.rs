@@ -240,7 +240,7 @@ impl Pod {
             errors.push(FieldError::new("spec.resourceClaims", Error::ResourceClaims));
         }
         let mut constraints = self.constraints(&namespace, errors);
-        constraints.share = self.share_terms(errors);
+        constraints.share = self.share_terms(&requests.gpu);
         Ok(PodSpec {
             uid: self.metadata.uid_or(|| format!("{namespace}/{name}")),
             created: self.metadata.created(now)?,

@@ -1,55 +1,28 @@
 //! What a pod requires of the GPUs that it shares besides their size: the compute mode, and enforced GPU memory.
 
-use kai_engine::model::{ComputeMode, Enforcement, ShareTerms};
+use kai_engine::model::{ComputeMode, Enforcement, GpuRequest, ShareTerms};
 
 use super::Pod;
-use crate::error::FieldError;
-use crate::{Error, keys};
-
-const COMPUTE_MODES: &str = "time-slicing and sm-sharing";
-const ENFORCEMENTS: &str = "required and preferred";
+use crate::GpuShareAnnotations;
 
 impl Pod {
-    /// The requirements in the pod's annotations. An unknown value counts as the default, and its error goes to `errors`.
-    pub(super) fn share_terms(&self, errors: &mut Vec<FieldError>) -> ShareTerms {
-        let mut reject = |key: &str, text: &str, known| {
-            let text = text.to_owned();
-            let error = Error::Unknown { text, known };
-            errors.push(FieldError::new(format!("metadata.annotations.{key}"), error));
-        };
-        let mut terms = ShareTerms::default();
-        match self.metadata.annotations.text(keys::GPU_ENFORCEMENT) {
-            None | Some("preferred") => {}
-            Some("required") => terms.enforcement = Enforcement::Required,
-            Some(other) => reject(keys::GPU_ENFORCEMENT, other, ENFORCEMENTS),
+    /// The requirements in the pod's annotations. Invalid ones count as the default; their error is an error of the GPU request.
+    pub(super) fn share_terms(&self, request: &GpuRequest) -> ShareTerms {
+        let annotations = GpuShareAnnotations::of(&self.metadata.annotations);
+        let terms = annotations.terms(request).unwrap_or_default();
+        ShareTerms {
+            compute_mode: terms.compute_mode.into(),
+            enforcement: terms.enforcement.into(),
         }
-        if let Some((key, mode)) = self.compute_mode_annotation() {
-            match crate::ComputeMode::from_name(mode) {
-                Some(mode) => terms.compute_mode = mode.into(),
-                None => reject(&key, mode, COMPUTE_MODES),
-            }
-        }
-        terms
     }
+}
 
-    /// The annotation with the compute mode of the container that has the GPU share, and its value.
-    fn compute_mode_annotation(&self) -> Option<(String, &str)> {
-        let annotations = &self.metadata.annotations;
-        let has_mode = |key: &str| key.starts_with(keys::CONTAINER_PREFIX) && key.ends_with(keys::COMPUTE_MODE_SUFFIX);
-        // Nearly all pods have no such annotation: one look at the keys is enough.
-        if !annotations.iter().any(|(key, _)| has_mode(key)) {
-            return None;
+impl From<crate::Enforcement> for Enforcement {
+    fn from(enforcement: crate::Enforcement) -> Enforcement {
+        match enforcement {
+            crate::Enforcement::Preferred => Enforcement::Preferred,
+            crate::Enforcement::Required => Enforcement::Required,
         }
-        let named = annotations.text(keys::GPU_FRACTION_CONTAINER);
-        let requested = annotations.iter().find_map(|(key, _)| {
-            let rest = key.strip_prefix(keys::CONTAINER_PREFIX)?;
-            rest.strip_suffix(keys::CONTAINER_GPU_MEMORY_SUFFIX)
-        });
-        let first = || self.spec.containers.first()?.name.as_deref();
-        let container = named.or(requested).or_else(first)?;
-        let key = format!("{}{container}{}", keys::CONTAINER_PREFIX, keys::COMPUTE_MODE_SUFFIX);
-        let mode = annotations.text(&key)?;
-        Some((key, mode))
     }
 }
 
@@ -73,9 +46,11 @@ impl From<ComputeMode> for crate::ComputeMode {
 
 #[cfg(test)]
 mod tests {
+    use kai_engine::model::Millis;
     use serde_json::json;
 
     use super::*;
+    use crate::PodIdentity;
 
     fn terms(annotations: serde_json::Value) -> (ShareTerms, Vec<String>) {
         let pod = json!({
@@ -83,30 +58,20 @@ mod tests {
             "spec": { "containers": [{ "name": "main" }, { "name": "sidecar" }] },
         });
         let pod: Pod = serde_json::from_value(pod).unwrap();
-        let mut errors = Vec::new();
-        let terms = pod.share_terms(&mut errors);
-        let texts = errors.iter().map(|error| format!("{}: {}", error.field, error.error));
-        (terms, texts.collect())
+        let read = pod.read(&PodIdentity::default(), Millis(0)).unwrap();
+        let problems = read.problems.iter().map(ToString::to_string).collect();
+        (read.value.constraints.share, problems)
     }
 
     #[test]
-    fn the_mode_of_the_container_with_the_share_counts() {
+    fn the_mode_is_read() {
         use ComputeMode::{SmSharing, TimeSlicing};
         let main = "nvidia.com/container.main.gpu-compute.mode";
         let sidecar = "nvidia.com/container.sidecar.gpu-compute.mode";
         let cases = [
-            (json!({}), TimeSlicing),
-            (json!({ main: "time-slicing" }), TimeSlicing),
-            (json!({ main: "sm-sharing" }), SmSharing),
-            (json!({ sidecar: "sm-sharing" }), TimeSlicing),
-            (
-                json!({ sidecar: "sm-sharing", "gpu-fraction-container-name": "sidecar" }),
-                SmSharing,
-            ),
-            (
-                json!({ main: "sm-sharing", "gpu-fraction-container-name": "sidecar" }),
-                TimeSlicing,
-            ),
+            (json!({ "gpu-fraction": "0.5" }), TimeSlicing),
+            (json!({ "gpu-fraction": "0.5", main: "time-slicing" }), TimeSlicing),
+            (json!({ "gpu-fraction": "0.5", main: "sm-sharing" }), SmSharing),
             (
                 json!({ sidecar: "sm-sharing", "nvidia.com/container.sidecar.gpu-memory.request": "4Gi" }),
                 SmSharing,
@@ -119,18 +84,14 @@ mod tests {
     }
 
     #[test]
-    fn unknown_values_are_errors_with_the_known_ones() {
-        let (_, errors) = terms(json!({
-            "kai.scheduler/gpu-enforcement": "always",
-            "nvidia.com/container.main.gpu-compute.mode": "mps",
-        }));
-        assert_eq!(
-            errors,
-            [
-                "metadata.annotations.kai.scheduler/gpu-enforcement: \"always\" is unknown; known are required and preferred",
-                "metadata.annotations.nvidia.com/container.main.gpu-compute.mode: \"mps\" is unknown; known are time-slicing \
-                 and sm-sharing",
-            ]
+    fn an_unknown_value_refuses_the_pod_with_the_known_ones() {
+        let (_, errors) = terms(json!({ "kai.scheduler/gpu-enforcement": "always" }));
+        let expect = "metadata.annotations.kai.scheduler/gpu-enforcement: \"always\" is unknown; known are required and preferred";
+        assert!(errors.len() == 1 && errors[0].contains(expect), "{errors:?}");
+        let (_, errors) = terms(json!({ "gpu-fraction": "0.5", "nvidia.com/container.main.gpu-compute.mode": "mps" }));
+        assert!(
+            errors.len() == 1 && errors[0].contains("known are time-slicing and sm-sharing"),
+            "{errors:?}"
         );
         let (required, errors) = terms(json!({ "kai.scheduler/gpu-enforcement": "required" }));
         assert_eq!((required.enforcement, errors.len()), (Enforcement::Required, 0));

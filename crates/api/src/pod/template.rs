@@ -116,7 +116,6 @@ impl Template {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Container {
-    pub(super) name: Option<Text>,
     #[serde(deserialize_with = "null_as_default")]
     pub(super) resources: ResourceRequirements,
     pub(super) restart_policy: Option<Text>,

@@ -34,22 +34,13 @@ pub(crate) const POD_GROUP_ANNOTATIONS: ProtectedKeys = ProtectedKeys {
     keys: KeySet {
         exact: &[keys::LAST_START, keys::LAST_EVICTION, keys::STALE_SINCE],
         prefixes: &[],
+        containers: &[],
     },
 };
-/// The annotations of a GPU request. The user writes them at creation; nobody may change them later, because the scheduler accounts by
-/// them. Kubernetes fixes the rest of a pod's resource requests the same way.
+/// The annotations of a GPU request. Kubernetes fixes the rest of a pod's resource requests the same way.
 pub(crate) const FIXED_ANNOTATIONS: ProtectedKeys = ProtectedKeys {
     map: MetadataMap::Annotations,
-    keys: KeySet {
-        exact: &[
-            keys::GPU_FRACTION,
-            keys::GPU_MEMORY,
-            keys::GPU_FRACTION_DEVICES,
-            keys::GPU_FRACTION_CONTAINER,
-            keys::SHARED_GPU_CONFIG_MAP,
-        ],
-        prefixes: &[],
-    },
+    keys: keys::GPU_REQUEST_ANNOTATIONS,
 };
 /// Values of the label `app` that mark the scheduler's own pods.
 pub(crate) fn own_apps(reservation_pods: &ReservationPods) -> [&str; 2] {
@@ -231,12 +222,25 @@ mod tests {
         for key in [
             "received-resource-type",
             "kai.scheduler/received-gpus",
+            "kai.scheduler/gpu-limits",
+            "kai.scheduler/gpu-enforcement-tier",
+            "kai.scheduler/gpu-compute-mode",
+            "nvidia.com/container.main.gpus.devices",
             "run.ai/reserve_for_gpu_index",
             "kai.scheduler/last-user",
             "kai.scheduler/numa-placement-predicted",
             "kai.scheduler/numa-placement-anything",
         ] {
             create(json!({}), json!({key: "x"}), &[&format!("metadata.annotations.{key}")]);
+        }
+        for key in [
+            "nvidia.com/container.main.gpu-memory.request",
+            "nvidia.com/container.main.gpu-memory.limit",
+            "nvidia.com/container.main.gpu-compute.mode",
+            "kai.scheduler/container.main.gpu-memory.portion.limit",
+            "kai.scheduler/gpu-enforcement",
+        ] {
+            create(json!({}), json!({key: "x"}), &[]);
         }
         // The mutating webhook writes the annotation before validation, and may run twice.
         create(json!({}), json!({"runai/shared-gpu-configmap": "x"}), &[]);
@@ -336,6 +340,32 @@ mod tests {
             json!({"runai-gpu-group": "g", "app": "kai-resource-reservation"}),
             kept,
             &["metadata.labels.app"],
+        );
+    }
+
+    #[test]
+    fn a_request_of_a_container_is_fixed_as_well() {
+        let key = |name: &str| format!("nvidia.com/container.{name}.gpu-memory.request");
+        let pod = |annotations| labelled(json!({}), annotations);
+        let old = || pod(json!({key("a"): "1Gi", "kai.scheduler/gpu-enforcement": "required"}));
+        let field = |key: &str| format!("metadata.annotations.{key}");
+        check(Operation::Update, old(), old(), &[]);
+        let changed = pod(json!({key("a"): "2Gi", "kai.scheduler/gpu-enforcement": "required"}));
+        check(Operation::Update, old(), changed, &[&field(&key("a"))]);
+        let moved = pod(json!({key("b"): "1Gi"}));
+        let fields = [
+            &*field(&key("b")),
+            "metadata.annotations.kai.scheduler/gpu-enforcement",
+            &*field(&key("a")),
+        ];
+        check(Operation::Update, old(), moved, &fields);
+        let limited =
+            pod(json!({key("a"): "1Gi", "kai.scheduler/gpu-enforcement": "required", "gpu-memory.limit": "2Gi"}));
+        check(
+            Operation::Update,
+            old(),
+            limited,
+            &["metadata.annotations.gpu-memory.limit"],
         );
     }
 

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use crate::model::{Action, FractioningCondition, GangKey, Gpus, Millis};
 use crate::reasons::{
-    AffinityTermBound, AvoidedNode, Check, EvictionReason, GpuConflict, InvalidValue, PodsLacking, PriorityRefusal,
-    Problem, QueueBound, Reason, Refusal, Rejections, Resource, SubGroupExcess, domain_text, not_ready_text,
+    AffinityTermBound, AvoidedNode, Check, EvictionReason, GpuConflict, GpuShareError, InvalidValue, PodsLacking,
+    PriorityRefusal, Problem, QueueBound, Reason, Refusal, Rejections, Resource, SubGroupExcess, domain_text,
+    not_ready_text,
 };
 
 fn check(reason: Reason, text: &str) {
@@ -458,6 +459,34 @@ fn a_value_that_is_invalid() {
         InvalidValue::DevicesWithoutShare,
         "it needs gpu-fraction or gpu-memory beside it; add one of them or remove it",
     );
+    for error in [
+        GpuShareError::NotMemory(text()),
+        GpuShareError::NoUnit(text()),
+        GpuShareError::NotAPortion(text()),
+        GpuShareError::LimitTooLow {
+            limit: text(),
+            request: text(),
+        },
+        GpuShareError::PortionWithoutFraction,
+        GpuShareError::MemoryLimitOfFraction,
+        GpuShareError::Differs {
+            from: "gpu-memory",
+            value: text(),
+        },
+        GpuShareError::Beside {
+            other: "gpu-fraction",
+            instead: "gpu-fraction.limit",
+        },
+        GpuShareError::WithoutShare,
+        GpuShareError::OtherContainer {
+            container: text(),
+            share: text(),
+        },
+    ] {
+        let message = error.to_string();
+        assert!(message.contains(';'), "no remedy: {message}");
+        check(InvalidValue::GpuShare(error), &message);
+    }
     written(
         InvalidValue::NotATime,
         "is not a time; write it as in 2026-01-31T12:00:00Z",

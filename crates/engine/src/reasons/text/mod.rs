@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod every_reason;
+mod gpu_share_error;
 mod invalid_value;
 mod refusal;
 mod rejections;
