@@ -155,6 +155,9 @@ pub const SPARK_APP_NAME: &str = "spark-app-name";
 /// Label on pods of Spark: the application's id.
 pub const SPARK_APP_SELECTOR: &str = "spark-app-selector";
 
+/// Label on pods, value `true`: background pods, which make room for all other workloads.
+pub const BACKGROUND: &str = "kai.scheduler/background";
+
 // ---- On pod groups ----
 
 /// Annotation on pod groups: the top owner, as YAML.

@@ -2,7 +2,7 @@
 
 use kai_api::{GpuSharingMode, PodIdentity, ReservationPods, keys};
 
-use crate::Partition;
+use crate::{BackgroundSelector, Partition};
 
 /// Which objects the mirror passes on to the engine. Fixed for the lifetime of a mirror.
 #[derive(Clone, Debug)]
@@ -25,6 +25,8 @@ pub struct MirrorSettings {
     pub volume_list: ObjectList,
     /// The mode of GPU sharing: on which nodes pods with GPU shares start, or that they wait.
     pub gpu_sharing: GpuSharingMode,
+    /// Which pods are background pods.
+    pub background: BackgroundSelector,
 }
 
 impl MirrorSettings {
@@ -80,6 +82,7 @@ impl Default for MirrorSettings {
             reservation_pod_list: ObjectList::Complete,
             volume_list: ObjectList::Complete,
             gpu_sharing: GpuSharingMode::default(),
+            background: BackgroundSelector::default(),
         }
     }
 }

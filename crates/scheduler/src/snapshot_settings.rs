@@ -73,6 +73,7 @@ impl Settings {
         let mut settings = Settings::default();
         let file = config::of_json(config.clone())?;
         (settings.config, settings.warnings, settings.config_file) = (file.config, file.warnings, file.json);
+        settings.background = file.background;
         let mut parameters = Parameters::new("schedulerParams", parameters, &mut settings.warnings);
         parameters.read("schedulerName", &mut settings.scheduler_name);
         parameters.read("fullHierarchyFairness", &mut settings.full_hierarchy_fairness);

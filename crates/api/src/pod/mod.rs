@@ -255,6 +255,7 @@ impl Pod {
             gated: !self.spec.scheduling_gates.is_empty(),
             gpu_groups: self.gpu_groups().into_iter().map(str::to_owned).collect(),
             bind_in_flight: None,
+            background: false,
             requests,
             constraints,
             labels: self.metadata.labels.to_labels(),

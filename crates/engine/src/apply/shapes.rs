@@ -128,6 +128,7 @@ mod tests {
             deletion: None,
             gated: false,
             bind_in_flight: None,
+            background: false,
             gpu_groups: Vec::new(),
             requests: Requests::default(),
             constraints: Constraints {

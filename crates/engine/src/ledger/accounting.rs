@@ -61,6 +61,7 @@ impl Ledger {
             shapes,
             dirty_gangs,
             gpu_shares_in_use,
+            background_pods,
             ..
         } = self;
         let row = &pods[pod.index()];
@@ -70,6 +71,10 @@ impl Ledger {
         let gang = &mut gangs[id.index()];
         if !std::mem::replace(&mut gang.dirty, true) {
             dirty_gangs.push(id);
+        }
+        if row.background {
+            gang.background_pods = gang.background_pods.wrapping_add_signed(sign as i32);
+            *background_pods = background_pods.wrapping_add_signed(sign as isize);
         }
         let status = row.placement.status;
         let set = &mut gang.pod_sets[pod_set as usize];

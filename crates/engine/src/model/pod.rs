@@ -29,6 +29,8 @@ pub struct PodSpec {
     pub deletion: Option<Millis>,
     /// Whether the pod has scheduling gates.
     pub gated: bool,
+    /// Whether the pod is a background pod: a gang of such pods makes room for every other gang.
+    pub background: bool,
     /// A binding that is being carried out.
     pub bind_in_flight: Option<BindInFlight>,
     /// GPU groups of the pod, from its labels.

@@ -432,6 +432,7 @@ mod tests {
             deletion: None,
             gated: false,
             bind_in_flight: None,
+            background: false,
             gpu_groups: node.map(|_| uid.clone()).into_iter().collect(),
             requests: Requests {
                 gpu: GpuRequest::Fraction {

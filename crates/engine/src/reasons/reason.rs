@@ -224,4 +224,9 @@ pub enum EvictionReason {
     },
     /// The gang of the pod ran below its minimum for too long.
     StaleGang,
+    /// The pod is a background pod, and other gangs need its room.
+    Background {
+        /// Pods of its gang that were evicted together.
+        pods: u32,
+    },
 }

@@ -151,6 +151,7 @@ impl Cluster {
             node: None,
             deletion: row.deletion,
             gated: row.observed.status == Status::Gated,
+            background: row.background,
             bind_in_flight: None,
             gpu_groups: Vec::new(),
             requests,

@@ -280,7 +280,13 @@ mod tests {
         let problem = "there is no such parameter; did you mean kValue?".to_owned();
         assert_eq!(applied, Err(("kvalue".to_owned(), problem)));
         for name in NAMES {
-            let known = set(&mut Config::default(), &mut Vec::new(), name, &Value::Null);
+            let known = set(
+                &mut Config::default(),
+                &mut MirrorSettings::default(),
+                &mut Vec::new(),
+                name,
+                &Value::Null,
+            );
             assert!(!matches!(known, Err(Wrong::Name)), "{name}");
         }
     }

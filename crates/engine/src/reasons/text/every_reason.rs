@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{Action, GangKey, Gpus, Millis};
+use crate::model::{Action, FractioningCondition, GangKey, Gpus, Millis};
 use crate::reasons::{
     AffinityTermBound, AvoidedNode, Check, EvictionReason, GpuConflict, GpuShareError, InvalidValue, PodsLacking,
     PriorityRefusal, Problem, QueueBound, Reason, Refusal, Rejections, Resource, SubGroupExcess, domain_text,
@@ -202,6 +202,10 @@ fn a_pod_that_waits_for_others_or_was_evicted() {
         Reason::Evicted(EvictionReason::StaleGang),
         "its gang runs below its minimum for too long",
     );
+    check(
+        Reason::Evicted(EvictionReason::Background { pods: 1 }),
+        "background pods made room for other workloads (1 pod in all)",
+    );
 }
 
 #[test]
@@ -237,6 +241,34 @@ fn a_node_that_fails_a_check() {
         (
             Check::GpuMemoryUnknown,
             "node(s) with unknown GPU memory (label nvidia.com/gpu.memory missing)",
+        ),
+        (
+            Check::Enforcement,
+            "node(s) that don't limit GPU memory (required by annotation kai.scheduler/gpu-enforcement)",
+        ),
+        (
+            Check::ComputeMode,
+            "node(s) without a multi-process server (MPS) for compute mode sm-sharing",
+        ),
+        (
+            Check::ComputeModeInUse,
+            "node(s) whose GPUs with enough memory have pods of another compute mode",
+        ),
+        (
+            Check::Fractioning(FractioningCondition::Met),
+            "node(s) where condition gpu-fractioning.nvidia.com/Ready is True",
+        ),
+        (
+            Check::Fractioning(FractioningCondition::False),
+            "node(s) where condition gpu-fractioning.nvidia.com/Ready is False",
+        ),
+        (
+            Check::Fractioning(FractioningCondition::Unknown),
+            "node(s) where condition gpu-fractioning.nvidia.com/Ready is Unknown",
+        ),
+        (
+            Check::Fractioning(FractioningCondition::NotFound),
+            "node(s) where condition gpu-fractioning.nvidia.com/Ready is Unknown (ConditionNotFound)",
         ),
         (Check::QueueBound, "node(s) where it would pass a queue's bound"),
         (Check::Domain, "node(s) outside the topology domain"),
@@ -305,6 +337,10 @@ fn a_pod_that_is_refused() {
     check(
         config_maps(3),
         "Missing required configmaps: a, b and 3 more; create them in namespace team, or mark them as optional in the pod",
+    );
+    check(
+        Refusal::GpuSharingDisabled,
+        "GPU sharing is switched off; request whole GPUs, or ask an administrator to set spec.global.gpuSharingMode of the Config",
     );
     let failed = Refusal::BindFailed {
         node: "n".to_owned(),
