@@ -82,6 +82,7 @@ pub(super) const SNAPSHOT: Rule = Fields(&[
             ("resourceReservationNamespace", Name(NameClass::Namespace)),
             ("resourceReservationAppLabel", Word),
             ("migWorkerNodeLabelKey", Name(NameClass::LabelKey)),
+            ("gpuSharingMode", Word),
             ("gpuWorkerNodeLabelKey", Name(NameClass::LabelKey)),
             ("cpuWorkerNodeLabelKey", Name(NameClass::LabelKey)),
         ]),
@@ -98,6 +99,7 @@ pub(super) const CASE: Rule = Fields(&[
     (
         "params",
         Fields(&[
+            ("gpuSharingMode", Word),
             ("useSchedulingSignatures", Word),
             ("allowConsolidatingReclaim", Word),
             ("maxNumberConsolidationPreemptees", Word),
