@@ -115,6 +115,7 @@ const WORDS: &[&str] = &[
     "gpupack",
     "gpuspread",
     "gpusharingorder",
+    "backgroundpods",
     "nodeplacement",
     "reflectjoborder",
     "numa",
