@@ -446,13 +446,13 @@ async fn only_the_binder_changes_limits_webhook_or_not() {
         json!({"metadata": {"annotations": {"kai.scheduler/gpu-limits": limits}}})
     };
     cluster.change(BINDER, &PODS, "half", limits(1)).await.unwrap();
-    let agent = "system:serviceaccount:kai-scheduler:kai-node-agent";
+    let controllers = "system:serviceaccount:kai-scheduler:controllers";
     let scheduler = "system:serviceaccount:kai-scheduler:scheduler";
     for round in ["served", "not served"] {
-        for account in [agent, scheduler] {
+        for account in [controllers, scheduler] {
             for part in [Part::Object, Part::Status] {
                 let changed = cluster.change_part(account, &PODS, "half", part, limits(2)).await;
-                refused(changed, "only");
+                refused(changed, "only the binder's account changes");
             }
         }
         if round == "served" {

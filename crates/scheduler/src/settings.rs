@@ -204,9 +204,11 @@ mod tests {
             "--schedule-csi-storage=false",
             "--mig-worker-node-label-key=mig",
             "--resource-reservation-app-label=holder",
+            "--gpu-sharing-mode=NvFractions",
         ])
         .unwrap();
         assert_eq!(settings.mig_label, "mig");
+        assert_eq!(settings.mirror().gpu_sharing, GpuSharingMode::NvFractions);
         let expect = ReservationPods {
             app_label: "holder".to_owned(),
             ..ReservationPods::default()

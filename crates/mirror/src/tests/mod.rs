@@ -14,6 +14,7 @@ mod bind_requests;
 mod binding;
 mod config_maps;
 mod gangs;
+mod gpu_sharing;
 mod large_cluster;
 mod nodes;
 mod queue_rules;

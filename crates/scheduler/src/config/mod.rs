@@ -417,6 +417,25 @@ tiers:
     }
 
     #[test]
+    fn background_pods_are_selected_by_labels() {
+        let selector = |plugins: &str| read(&format!("tiers: [{{plugins: [{plugins}]}}]")).map(|file| file.background);
+        assert_eq!(read("").unwrap().background, BackgroundSelector::default());
+        assert_eq!(selector("{name: backgroundpods}"), Ok(BackgroundSelector::default()));
+        assert_eq!(
+            selector("{name: elastic}"),
+            Ok(BackgroundSelector::none()),
+            "left out is off"
+        );
+        let spare = selector("{name: backgroundpods, arguments: {labelSelector: tier=spare}}");
+        assert_eq!(spare, Ok("tier=spare".parse().unwrap()));
+        let refused = selector("{name: backgroundpods, arguments: {labelSelector: 'tier in (a)'}}").unwrap_err();
+        assert!(
+            refused.starts_with("plugin backgroundpods: labelSelector: \"tier in (a)\" is not a list of labels"),
+            "{refused}"
+        );
+    }
+
+    #[test]
     fn nothing_written_is_the_default() {
         assert_eq!(read("").unwrap().config, Config::default());
         assert_eq!(read("actions:\n").unwrap().config, Config::default());

@@ -23,6 +23,13 @@ fn samples(schema: &Value) -> Vec<Value> {
     if let Some(values) = schema["enum"].as_array() {
         return values.clone();
     }
+    // A text of one of several words, or an empty one.
+    let pattern = schema["pattern"]
+        .as_str()
+        .and_then(|pattern| pattern.strip_prefix("^("));
+    if let Some(words) = pattern.and_then(|pattern| pattern.strip_suffix(")?$")) {
+        return words.split('|').map(Value::from).collect();
+    }
     match schema["type"].as_str() {
         Some("boolean") => vec![json!(true), json!(false)],
         Some("integer") => vec![json!(7)],

@@ -118,6 +118,7 @@ const WORDS: &[&str] = &[
     "gpuspread",
     "gpusharingorder",
     "gpujoborder",
+    "backgroundpods",
     "nodeplacement",
     "reflectjoborder",
     "numa",
