@@ -17,6 +17,7 @@ pub mod agent;
 pub mod allocator;
 pub mod doctor;
 pub mod driver_files;
+pub mod enforcement;
 mod error;
 pub mod health;
 pub mod in_process;

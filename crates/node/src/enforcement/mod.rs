@@ -1,0 +1,5 @@
+//! Holds containers to their GPU share.
+//!
+//! * [`watch`] reports pods above their share, where nothing limits them.
+
+pub mod watch;
