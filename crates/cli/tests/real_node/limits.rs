@@ -32,7 +32,10 @@ pub(crate) async fn a_share_is_a_limit(machine: &mut Machine) {
         let none = machine.seen("none").await;
         println!("{}", seen.text);
         println!("{}", none.text);
-        let found = machine.shell("find /sys/fs/cgroup -name 'pod*' -o -path '*/pod*/*' -type d").output().unwrap();
+        let found = machine
+            .shell("find /sys/fs/cgroup -name 'pod*' -o -path '*/pod*/*' -type d")
+            .output()
+            .unwrap();
         println!("{}", String::from_utf8_lossy(&found.stdout));
         machine.delete(&["half", "none"], 0).await;
     }

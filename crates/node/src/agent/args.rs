@@ -17,6 +17,7 @@ use crate::allocator::register::{PLUGIN_DIR, RetryPolicy};
 use crate::allocator::sharing::{REPLICAS_MAX, Rename, Sharing};
 use crate::driver_files::collect::Search;
 use crate::driver_files::csv::CSV_DIR;
+use crate::driver_files::prepare::FakeFiles;
 use crate::driver_files::store::CDI_DIR;
 use crate::health::{IGNORED_XIDS, Rules, STICKY_XIDS};
 use crate::plugin_config::{ConfigSource, FallbackStrategy};
@@ -54,6 +55,9 @@ pub struct HostArgs {
     /// `{gpus: {0: {state: lost}}}`.
     #[arg(long, env = "KAI_FAKE_CONTROL")]
     pub fake_control: Option<String>,
+    /// Directory in which the fake GPUs keep limits of memory. The agent, the hook and the containers share it.
+    #[arg(long, env = "KAI_FAKE_RECORD_DIR")]
+    pub fake_record_dir: Option<PathBuf>,
     /// Memory in MiB kept from GPU workloads where GPU and CPU share it. Default: a tenth, at least 512 and at most 2048.
     #[arg(long)]
     pub memory_reserve_mib: Option<u64>,
@@ -74,6 +78,7 @@ impl Default for HostArgs {
             driver: "auto".to_owned(),
             fake_config: None,
             fake_control: None,
+            fake_record_dir: None,
             memory_reserve_mib: None,
             machine: None,
         }
@@ -126,6 +131,7 @@ impl HostArgs {
             if let Some(control) = &self.fake_control {
                 **settings = std::mem::take(&mut **settings).controlled(control)?;
             }
+            settings.record_dir = self.fake_record_dir.clone().or(settings.record_dir.take());
         }
         Ok(OpenOptions {
             roots: self.roots(),
@@ -276,15 +282,6 @@ pub struct Settings {
     pub pace: Pace,
 }
 
-/// The library and environment that containers with fake GPUs get.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FakeFiles {
-    /// Host path of the fake library.
-    pub library: String,
-    /// `KEY=value` for containers.
-    pub env: Vec<String>,
-}
-
 /// Intervals of the agent's loops. Tests use short ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pace {
@@ -324,13 +321,7 @@ impl Args {
             (Some(url), _) => ClientConfig::Url(url.clone()),
             (None, Some(path)) => ClientConfig::Kubeconfig(path.clone()),
         };
-        let fake = self.fake_library.clone().map(|library| FakeFiles {
-            library,
-            env: vec![
-                format!("KAI_FAKE_GPUS={}", self.host.driver.trim_start_matches("fake:")),
-                format!("KAI_FAKE_SEED={node}"),
-            ],
-        });
+        let fake = self.fake_library.clone().map(|library| self.fake_files(library, &node));
         Ok(Settings {
             access: (!self.no_cluster).then_some(access),
             plugin_dir: self.plugin_dir.clone(),
@@ -360,6 +351,30 @@ impl Args {
             },
             node,
         })
+    }
+}
+
+/// What containers with fake GPUs, and the hook, need to see the agent's fake GPUs.
+fn fake_files(&self, library: String, node: &str) -> FakeFiles {
+    let mut env = vec![
+        format!("KAI_FAKE_GPUS={}", self.host.driver.trim_start_matches("fake:")),
+        format!("KAI_FAKE_SEED={node}"),
+    ];
+    let record_dir = self
+        .host
+        .fake_record_dir
+        .as_ref()
+        .map(|path| path.display().to_string());
+    env.extend(record_dir.iter().map(|path| format!("KAI_FAKE_RECORD_DIR={path}")));
+    let control = self.host.fake_control.as_deref();
+    FakeFiles {
+        library,
+        hook_env: control
+            .map(|control| format!("KAI_FAKE_CONTROL={control}"))
+            .into_iter()
+            .collect(),
+        env,
+        record_dir,
     }
 }
 

@@ -32,7 +32,20 @@ pub struct DriverFileInjector {
     /// Directory for driver volumes.
     pub volume_dir: PathBuf,
     /// Fake library and environment for containers with fake GPUs.
-    pub fake: Option<(String, Vec<String>)>,
+    pub fake: Option<FakeFiles>,
+}
+
+/// What makes fake GPUs visible outside of the agent: in containers and in the hook that sets limits.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FakeFiles {
+    /// Host path of the fake library.
+    pub library: String,
+    /// `KEY=value` for containers and the hook.
+    pub env: Vec<String>,
+    /// `KEY=value` for the hook only.
+    pub hook_env: Vec<String>,
+    /// Directory in which all copies of the library keep limits. Containers get it read-only.
+    pub record_dir: Option<String>,
 }
 
 /// The driver files that were found and the CDI spec that follows from them. Nothing is written yet.
@@ -68,9 +81,10 @@ impl DriverFileInjector {
         let mut files = collect(&self.search, inventory);
         let mut env: &[String] = &[];
         let nodes = if inventory.platform.kind == PlatformKind::Fake {
-            if let Some((library, variables)) = &self.fake {
-                files.libraries.push(fake_library(library));
-                env = variables;
+            if let Some(fake) = &self.fake {
+                files.libraries.push(fake_library(&fake.library));
+                files.data.extend(fake.record_dir.clone());
+                env = &fake.env;
             }
             fake_nodes(inventory)
         } else {
