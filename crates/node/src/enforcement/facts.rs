@@ -181,7 +181,8 @@ fn library_in(spec: &Spec) -> Option<String> {
     found.next().map(|mount| mount.host_path.clone())
 }
 
-fn gpu_facts(driver: &dyn Driver, device: &Device) -> GpuFacts {
+/// The facts about one GPU.
+pub fn gpu_facts(driver: &dyn Driver, device: &Device) -> GpuFacts {
     GpuFacts {
         index: device.index,
         memory: match device.memory_kind {
