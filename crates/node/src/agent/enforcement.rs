@@ -57,7 +57,9 @@ pub async fn run(
     loop {
         let snapshot = snapshots.borrow_and_update().clone();
         let now = cause(&snapshot, given_up.borrow_and_update().clone());
-        if let (Some(inventory), Some(mut own)) = (now.inventory.clone(), decider.take()) {
+        if let Some(inventory) = now.inventory.clone()
+            && let Some(mut own) = decider.take()
+        {
             let (driver, cdi, reason) = (driver.clone(), cdi.clone(), now.given_up.clone());
             // The driver and the disk may block; the agent's only thread serves the kubelet meanwhile.
             let ran = tokio::task::spawn_blocking(move || {
