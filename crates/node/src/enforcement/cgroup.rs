@@ -58,7 +58,9 @@ pub enum CgroupError {
     #[error("{} is not cgroup version 2, which the GPU driver needs; boot the node with systemd.unified_cgroup_hierarchy=1", .0.display())]
     MountNotVersion2(PathBuf),
     /// The path leads to the root, or out of the hierarchy.
-    #[error("cgroup {path:?} of process {pid} is no container's cgroup; the runtime must give every container a cgroup of its own")]
+    #[error(
+        "cgroup {path:?} of process {pid} is no container's cgroup; the runtime must give every container a cgroup of its own"
+    )]
     NotAContainer {
         /// The process.
         pid: u32,
@@ -218,7 +220,10 @@ mod tests {
         let (_temporary, place) = place("0::/kubepods/pod1/abc\n");
         fs::create_dir_all(place.root.join("kubepods/pod1/abc")).unwrap();
         let error = place.leaf(7).unwrap_err().to_string();
-        assert!(error.contains("is not cgroup version 2") && error.contains("unified_cgroup_hierarchy"), "{error}");
+        assert!(
+            error.contains("is not cgroup version 2") && error.contains("unified_cgroup_hierarchy"),
+            "{error}"
+        );
         let error = place.leaf(8).unwrap_err().to_string();
         assert!(error.contains("8/cgroup") && error.contains("has ended"), "{error}");
         assert!(matches!(CgroupVersion::at(&place.root), CgroupVersion::V1));
@@ -231,7 +236,10 @@ mod tests {
     #[test]
     fn the_memory_limit_is_a_file_of_the_memory_controller() {
         let (_temporary, place) = place("12:memory:/kubepods/pod1/abc\n0::/\n");
-        assert!(matches!(place.memory_limit_file(7), Err(CgroupError::NoDirectory { .. })));
+        assert!(matches!(
+            place.memory_limit_file(7),
+            Err(CgroupError::NoDirectory { .. })
+        ));
         fs::create_dir_all(place.root.join("memory/kubepods/pod1/abc")).unwrap();
         assert_eq!(
             place.memory_limit_file(7).unwrap(),

@@ -138,7 +138,8 @@ fn try_hold(
         if receipt.cgroup.is_empty() {
             receipt.cgroup = file.parent().unwrap_or(&file).display().to_string();
         }
-        let limited = limit_system_memory(&file, bytes).map_err(|source| HoldError::SystemMemory { path: file, source })?;
+        let limited =
+            limit_system_memory(&file, bytes).map_err(|source| HoldError::SystemMemory { path: file, source })?;
         receipt.system_memory_bytes = limited;
     }
     Ok(())

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use kai_gpu::platform::Detection;
 use kai_gpu::nvml::NvmlDriver;
-use kai_gpu::{Driver, DriverChoice, MemoryLimitSupport, OpenOptions};
+use kai_gpu::platform::Detection;
+use kai_gpu::{Driver, DriverChoice, MemoryLimitSupport, OpenOptions, Platform};
 
 use super::cgroup::{CGROUP_ROOT, CgroupPlace};
 use super::hold::{EnforcePolicy, HoldError, HoldRequest, failure, hold};
@@ -89,7 +89,13 @@ impl HookArgs {
             nvml_library: self.nvml_library.clone(),
             ..OpenOptions::default()
         };
-        NvmlDriver::new(options, Detection::default())
+        let detection = Detection {
+            platform: Platform::default(),
+            driver_version: None,
+            kernel_gpus: Vec::new(),
+            evidence: Vec::new(),
+        };
+        NvmlDriver::new(options, detection)
     }
 }
 
@@ -151,11 +157,16 @@ fn finish(args: &HookArgs, receipt: &Receipt) -> HookResult {
             exit_code: 0,
         },
         (Some(failure), _) => HookResult {
-            line: Some(format!("kai: the GPU memory of {name} is not limited: {}", failure.message)),
+            line: Some(format!(
+                "kai: the GPU memory of {name} is not limited: {}",
+                failure.message
+            )),
             exit_code: starts(failure.started),
         },
         (None, Err(error)) => HookResult {
-            line: Some(format!("kai: the GPU memory of {name} is limited, but without a receipt: {error}")),
+            line: Some(format!(
+                "kai: the GPU memory of {name} is limited, but without a receipt: {error}"
+            )),
             exit_code: starts(args.policy == EnforcePolicy::Open),
         },
     }
@@ -180,5 +191,8 @@ fn probe(args: &HookArgs, driver: &dyn Driver) -> HookResult {
 }
 
 fn now_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
 }

@@ -71,9 +71,8 @@ impl FromStr for GpuLimit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = |problem: &str| {
-            format!("{text:?} is not <GPU UUID>=<hard bytes, or {NO_LIMIT}>[:<soft bytes>]: {problem}")
-        };
+        let wrong =
+            |problem: &str| format!("{text:?} is not <GPU UUID>=<hard bytes, or {NO_LIMIT}>[:<soft bytes>]: {problem}");
         let (gpu, numbers) = text.split_once('=').ok_or_else(|| wrong("it has no ="))?;
         if gpu.is_empty() {
             return Err(wrong("the UUID is empty"));
@@ -121,7 +120,10 @@ mod tests {
             ("GPU-1=99999999999999999999", "a number of bytes is wrong"),
         ] {
             let error = text.parse::<GpuLimit>().unwrap_err();
-            assert!(error.contains(problem) && error.contains(&format!("{text:?}")), "{error}");
+            assert!(
+                error.contains(problem) && error.contains(&format!("{text:?}")),
+                "{error}"
+            );
         }
     }
 }

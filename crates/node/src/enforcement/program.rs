@@ -109,7 +109,10 @@ fn libraries_of(program: &Path, loader: &Path, search: &Search) -> Result<BTreeM
         move |source| ProgramError::Copy { path, source }
     };
     let needed = |path: &Path| -> Result<Vec<String>, ProgramError> {
-        Ok(elf::read(path).map_err(failed(path))?.map(|elf| elf.needed).unwrap_or_default())
+        Ok(elf::read(path)
+            .map_err(failed(path))?
+            .map(|elf| elf.needed)
+            .unwrap_or_default())
     };
     let mut found = BTreeMap::new();
     let mut names: VecDeque<String> = needed(program)?.into();
@@ -117,7 +120,9 @@ fn libraries_of(program: &Path, loader: &Path, search: &Search) -> Result<BTreeM
         if name == file_name(loader) || found.contains_key(&name) {
             continue;
         }
-        let path = search.find(&name).ok_or_else(|| ProgramError::NoLibrary(name.clone()))?;
+        let path = search
+            .find(&name)
+            .ok_or_else(|| ProgramError::NoLibrary(name.clone()))?;
         names.extend(needed(&path)?);
         found.insert(name, path);
     }
@@ -189,7 +194,10 @@ impl HookProgram {
                 None if begun.elapsed() > PROBE_SECONDS_MAX => {
                     let _ = child.kill();
                     let _ = child.wait();
-                    return Err(problem(format!("no answer within {} seconds", PROBE_SECONDS_MAX.as_secs())));
+                    return Err(problem(format!(
+                        "no answer within {} seconds",
+                        PROBE_SECONDS_MAX.as_secs()
+                    )));
                 }
                 None => std::thread::sleep(Duration::from_millis(5)),
             }
@@ -234,7 +242,10 @@ impl ProgramDir {
             .map(|name| (name.clone(), program.directory.join(name)))
             .collect();
         // A copy on a disk that lost power, or that somebody changed, is made anew.
-        let copies = copies.iter().map(|(name, path)| (name.clone(), path.as_path())).collect();
+        let copies = copies
+            .iter()
+            .map(|(name, path)| (name.clone(), path.as_path()))
+            .collect();
         if self::digest(&copies).is_ok_and(|present| present == digest) {
             return Ok(program);
         }
@@ -260,6 +271,12 @@ impl ProgramDir {
         let _ = remove_tree(&fresh);
         let _ = remove_tree(&old);
         copied
+    }
+
+    /// The copies on disk.
+    pub fn copies(&self) -> BTreeSet<PathBuf> {
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
     }
 
     /// Removes copies that are not in `needed`, and what an interrupted copy left.
@@ -328,7 +345,12 @@ fn digest(named: &BTreeMap<String, &Path>) -> Result<String, ProgramError> {
         all.update(length.to_le_bytes());
         io::copy(&mut file, &mut all).map_err(failed)?;
     }
-    Ok(all.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect())
+    Ok(all
+        .finalize()
+        .iter()
+        .take(16)
+        .map(|byte| format!("{byte:02x}"))
+        .collect())
 }
 
 #[cfg(test)]
@@ -377,16 +399,28 @@ mod tests {
         let loader = first.path();
         assert_eq!(fs::read_to_string(&loader).unwrap(), "ld-linux.so.2 1");
         assert_eq!(fs::metadata(&loader).unwrap().permissions().mode() & 0o777, 0o755);
-        assert_eq!(fs::read_to_string(first.directory.join("kai")).unwrap(), "own-name-of-kai 1");
-        assert_eq!(fs::read_to_string(first.directory.join("libc.so.6")).unwrap(), "libc-2.36.so 1");
+        assert_eq!(
+            fs::read_to_string(first.directory.join("kai")).unwrap(),
+            "own-name-of-kai 1"
+        );
+        assert_eq!(
+            fs::read_to_string(first.directory.join("libc.so.6")).unwrap(),
+            "libc-2.36.so 1"
+        );
 
         fs::write(first.directory.join("kai"), "half").unwrap();
         assert_eq!(directory.install(&fake_files(source.path(), "1")).unwrap(), first);
-        assert_eq!(fs::read_to_string(first.directory.join("kai")).unwrap(), "own-name-of-kai 1");
+        assert_eq!(
+            fs::read_to_string(first.directory.join("kai")).unwrap(),
+            "own-name-of-kai 1"
+        );
 
         let second = directory.install(&fake_files(source.path(), "2")).unwrap();
         assert_ne!(second.directory, first.directory);
-        assert_eq!(directory.copy_of(&first.path().display().to_string()), Some(first.directory.clone()));
+        assert_eq!(
+            directory.copy_of(&first.path().display().to_string()),
+            Some(first.directory.clone())
+        );
         assert_eq!(directory.copy_of("/usr/bin/nvidia-cdi-hook"), None);
         let needed = BTreeSet::from([first.directory.clone(), second.directory.clone()]);
         directory.remove_except(&needed);
@@ -412,7 +446,9 @@ mod tests {
     #[test]
     fn a_program_that_does_not_run_is_told_with_the_remedy() {
         let place = tempfile::tempdir().unwrap();
-        let program = ProgramDir::new(place.path()).install(&fake_files(place.path(), "1")).unwrap();
+        let program = ProgramDir::new(place.path())
+            .install(&fake_files(place.path(), "1"))
+            .unwrap();
         let error = program.probe(None, &[]).unwrap_err().to_string();
         assert!(error.contains("noexec") && error.contains("hook"), "{error}");
     }

@@ -2,15 +2,18 @@
 //! ([`kai_api::GpuLimits`]), never from the container's environment or from what its author may change. Pure.
 
 use kai_api::{EnforcementTier, GpuLimits, Pod, Quantity, keys};
-use kai_gpu::{Inventory, MemoryKind};
+use kai_gpu::{Device, Inventory, MemoryKind};
 use serde_json::Value;
 
-use super::hold::HoldRequest;
+use super::hold::{EnforcePolicy, HoldRequest};
 use super::limits::GpuLimit;
 use super::receipt::ContainerName;
 use super::tier::{HookSetup, NodeEnforcement};
 
 const MIB: u64 = 1 << 20;
+
+/// A bound on the memory of a GPU that does not tell it: a pebibyte.
+const MEMORY_MIB_MAX: u64 = 1 << 30;
 
 /// System memory in MiB that a container without a memory request gets beside its GPU share, where GPU and CPU share memory.
 pub const SYSTEM_MEMORY_ALLOWANCE_MIB: u64 = 1024;
@@ -94,7 +97,9 @@ pub enum PromiseError {
         pod: String,
     },
     /// The driver lists no such GPU.
-    #[error("GPU {gpu} of pod {pod} is not among this node's GPUs, so its memory can't be limited; run kai doctor on the node")]
+    #[error(
+        "GPU {gpu} of pod {pod} is not among this node's GPUs, so its memory can't be limited; run kai doctor on the node"
+    )]
     UnknownGpu {
         /// Namespace and name.
         pod: String,
@@ -128,7 +133,9 @@ pub fn promise(inputs: &PromiseInputs) -> Result<Promise, PromiseError> {
     });
     let devices: Vec<_> = devices.collect::<Result<_, _>>()?;
     // Partitions hold by themselves.
-    let partitions = devices.iter().all(|(gpu, device)| device.mig_devices.iter().any(|mig| mig.uuid == **gpu));
+    let partitions = devices
+        .iter()
+        .all(|(gpu, device)| device.mig_devices.iter().any(|mig| mig.uuid == **gpu));
     let required = annotation(keys::GPU_ENFORCEMENT) == Some("required");
     if required && !enforcement.tier.limits_memory() && !partitions {
         return Err(PromiseError::NotEnforced {
@@ -157,10 +164,12 @@ pub fn promise(inputs: &PromiseInputs) -> Result<Promise, PromiseError> {
         },
     };
     promise.memory_mib = limit_mib;
+    // The driver refuses a limit above the GPU's memory.
+    let clamped = |mib: u64, device: &Device| mib.min(device.memory_mib.unwrap_or(MEMORY_MIB_MAX));
     let limits = match (enforcement.tier.limits_memory(), limit_mib) {
         (true, Some(mib)) => devices
             .iter()
-            .map(|(_, device)| GpuLimit::hard(&device.uuid, mib.min(device.memory_mib.unwrap_or(u64::MAX / MIB)) * MIB))
+            .map(|(_, device)| GpuLimit::hard(&device.uuid, clamped(mib, device) * MIB))
             .collect(),
         (true, None) => return Err(PromiseError::NoAmount { pod: name() }),
         (false, _) => Vec::new(),
@@ -168,7 +177,7 @@ pub fn promise(inputs: &PromiseInputs) -> Result<Promise, PromiseError> {
     let shared_memory_mib: u64 = devices
         .iter()
         .filter(|(_, device)| device.memory_kind == MemoryKind::Unified)
-        .map(|_| limit_mib.unwrap_or(0))
+        .map(|(_, device)| clamped(limit_mib.unwrap_or(0), device))
         .sum();
     let system_memory_bytes = match inputs.unified {
         UnifiedMemoryLimit::On if shared_memory_mib > 0 => {
@@ -190,9 +199,9 @@ pub fn promise(inputs: &PromiseInputs) -> Result<Promise, PromiseError> {
 }
 
 /// Limits of system memory are no promise of the tier.
-fn policy(setup: &HookSetup, limits: &[GpuLimit]) -> super::hold::EnforcePolicy {
+fn policy(setup: &HookSetup, limits: &[GpuLimit]) -> EnforcePolicy {
     match limits.is_empty() {
-        true => super::hold::EnforcePolicy::Open,
+        true => EnforcePolicy::Open,
         false => setup.policy,
     }
 }
@@ -253,7 +262,9 @@ fn system_memory_mib(pod: &Value, container: &str) -> Option<u64> {
         return None;
     }
     let request = found["resources"]["requests"]["memory"].as_str();
-    let request = request.and_then(|text| Quantity::parse(text).ok()).map(Quantity::units_up);
+    let request = request
+        .and_then(|text| Quantity::parse(text).ok())
+        .map(Quantity::units_up);
     match request.and_then(|bytes| u64::try_from(bytes).ok()) {
         Some(bytes) if bytes > 0 => Some(bytes.div_ceil(MIB)),
         Some(_) | None => Some(SYSTEM_MEMORY_ALLOWANCE_MIB),

@@ -1,6 +1,7 @@
 //! What the hook leaves for the agent, one file for each share device: a receipt after it has set and read back the limits, or a report of
 //! its failure. The agent's audit compares receipts with the driver. Data only; `receipt_dir` reads and writes the files.
 
+use kai_api::ObjectReference;
 use serde::{Deserialize, Serialize};
 
 use super::limits::GpuLimit;
@@ -23,6 +24,17 @@ impl ContainerName {
     /// Namespace, pod and container, for messages.
     pub fn shown(&self) -> String {
         format!("{}/{}, container {}", self.namespace, self.pod, self.container)
+    }
+
+    /// The pod, for events.
+    pub fn reference(&self) -> ObjectReference {
+        ObjectReference {
+            api_version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            namespace: self.namespace.clone(),
+            name: self.pod.clone(),
+            uid: self.uid.clone(),
+        }
     }
 }
 

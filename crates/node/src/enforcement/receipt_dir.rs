@@ -60,9 +60,8 @@ pub fn write(path: &Path, receipt: &Receipt) -> Result<(), ReceiptError> {
         file.write_all(&serde_json::to_vec(receipt).expect("a receipt is JSON"))?;
         file.sync_all()
     });
-    let done = written.and_then(|()| {
-        rustix::fs::renameat(&directory, temporary.as_str(), &directory, name).map_err(io::Error::from)
-    });
+    let done = written
+        .and_then(|()| rustix::fs::renameat(&directory, temporary.as_str(), &directory, name).map_err(io::Error::from));
     if done.is_err() {
         let _ = rustix::fs::unlinkat(&directory, temporary.as_str(), AtFlags::empty());
     }
@@ -157,7 +156,10 @@ impl ReceiptDir {
         let mut receipts: Vec<(String, Receipt)> = entries
             .filter_map(|entry| {
                 let name = entry.file_name().into_string().ok()?;
-                let share_device = name.strip_suffix(SUFFIX).filter(|name| !name.starts_with('.'))?.to_owned();
+                let share_device = name
+                    .strip_suffix(SUFFIX)
+                    .filter(|name| !name.starts_with('.'))?
+                    .to_owned();
                 Some((share_device, read(&directory, &name)?))
             })
             .collect();
@@ -233,7 +235,11 @@ pub(crate) mod tests {
         fs::write(&target, "precious").unwrap();
         symlink(&target, directory.file("share-1")).unwrap();
         // The name that the hook uses for its temporary file, too.
-        symlink(&target, directory.path().join(format!(".share-1.json.{}", std::process::id()))).unwrap();
+        symlink(
+            &target,
+            directory.path().join(format!(".share-1.json.{}", std::process::id())),
+        )
+        .unwrap();
         assert!(directory.read().is_empty(), "a link is not read");
         write(&directory.file("share-1"), &receipt("a")).unwrap();
         assert_eq!(fs::read_to_string(&target).unwrap(), "precious");

@@ -30,7 +30,9 @@ pub enum StateError {
     #[error("the container's state on stdin is not the document of the OCI runtime specification: {0}")]
     Malformed(serde_json::Error),
     /// The container has no process yet.
-    #[error("the container's state on stdin has pid {0}: the runtime runs this hook before the container's process exists; use runc or crun")]
+    #[error(
+        "the container's state on stdin has pid {0}: the runtime runs this hook before the container's process exists; use runc or crun"
+    )]
     NoProcess(i64),
 }
 
@@ -44,7 +46,10 @@ struct Document {
 /// Reads the document.
 pub fn read(input: impl Read) -> Result<ContainerState, StateError> {
     let mut bytes = Vec::new();
-    input.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(StateError::Read)?;
+    input
+        .take(BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(StateError::Read)?;
     if bytes.len() as u64 > BYTES_MAX {
         return Err(StateError::TooLong);
     }
@@ -84,7 +89,10 @@ mod tests {
             assert!(matches!(read(&full.as_bytes()[..cut]), Err(StateError::Malformed(_))));
         }
         for pid in [0, -1, i64::MAX] {
-            assert!(matches!(read(document("creating", pid).as_bytes()), Err(StateError::NoProcess(_))));
+            assert!(matches!(
+                read(document("creating", pid).as_bytes()),
+                Err(StateError::NoProcess(_))
+            ));
         }
         assert!(matches!(read(std::io::repeat(b' ')), Err(StateError::TooLong)));
         assert!(matches!(read(&b"[]"[..]), Err(StateError::Malformed(_))));

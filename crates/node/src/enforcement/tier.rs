@@ -179,11 +179,17 @@ pub fn decide(facts: &TierFacts) -> NodeEnforcement {
             chosen = *candidate;
             break;
         }
-        why_not_higher.extend(obstacles.into_iter().map(|obstacle| format!("{}: {obstacle}", candidate.name())));
+        why_not_higher.extend(
+            obstacles
+                .into_iter()
+                .map(|obstacle| format!("{}: {obstacle}", candidate.name())),
+        );
     }
     match facts.enforce {
         Enforce::Auto | Enforce::Driver => {}
-        Enforce::Mps | Enforce::Watch | Enforce::None => why_not_higher.push(format!("--enforce {}", facts.enforce.name())),
+        Enforce::Mps | Enforce::Watch | Enforce::None => {
+            why_not_higher.push(format!("--enforce {}", facts.enforce.name()))
+        }
     }
     let warnings = match chosen {
         EnforcementTier::Driver => persistence_warnings(facts),
@@ -221,7 +227,8 @@ fn other_driver_obstacles(facts: &TierFacts) -> Vec<String> {
         }
         Mode::Cdi => {}
         Mode::Mounts | Mode::Envvar => obstacles.push(
-            "GPUs are not injected by CDI, which runs the hook; run the agent with --mode cdi and a runtime with CDI".to_owned(),
+            "GPUs are not injected by CDI, which runs the hook; run the agent with --mode cdi and a runtime with CDI"
+                .to_owned(),
         ),
     }
     let shared: Vec<&GpuFacts> = facts.gpus.iter().filter(|gpu| !gpu.partitioned).collect();
@@ -233,13 +240,18 @@ fn other_driver_obstacles(facts: &TierFacts) -> Vec<String> {
     }
     let unified = shared.iter().find(|gpu| gpu.memory == OwnMemory::Unified);
     if let Some(gpu) = unified {
-        obstacles.push(format!("GPU {} has no memory of its own, and the driver limits no other", gpu.index));
+        obstacles.push(format!(
+            "GPU {} has no memory of its own, and the driver limits no other",
+            gpu.index
+        ));
     } else if !shared.is_empty() {
         if let MemoryLimitSupport::Missing { reason } = &facts.calls {
             obstacles.push(reason.clone());
         }
         if facts.library.is_none() {
-            obstacles.push("libnvidia-ml.so.1 is not among the driver's files on the host; run kai doctor on the node".to_owned());
+            obstacles.push(
+                "libnvidia-ml.so.1 is not among the driver's files on the host; run kai doctor on the node".to_owned(),
+            );
         }
     }
     match &facts.cgroup {
@@ -319,20 +331,56 @@ mod tests {
         type Change<'a> = &'a dyn Fn(&mut TierFacts);
         let cases: &[(Change, EnforcementTier, &str)] = &[
             (&|_| {}, Driver, ""),
-            (&|facts| facts.calls = missing(), Watch, "driver: the library lacks nvmlDeviceSet"),
-            (&|facts| facts.cgroup = CgroupVersion::V1, Watch, "driver: the node has cgroup version 1"),
-            (&|facts| facts.cgroup = CgroupVersion::Hybrid, Watch, "beside version 1 only"),
-            (&|facts| facts.cgroup = CgroupVersion::Unknown("gone".to_owned()), Watch, "not known (gone)"),
-            (&|facts| facts.mode = Mode::Mounts, Watch, "run the agent with --mode cdi"),
-            (&|facts| facts.mode = Mode::Envvar, Watch, "run the agent with --mode cdi"),
+            (
+                &|facts| facts.calls = missing(),
+                Watch,
+                "driver: the library lacks nvmlDeviceSet",
+            ),
+            (
+                &|facts| facts.cgroup = CgroupVersion::V1,
+                Watch,
+                "driver: the node has cgroup version 1",
+            ),
+            (
+                &|facts| facts.cgroup = CgroupVersion::Hybrid,
+                Watch,
+                "beside version 1 only",
+            ),
+            (
+                &|facts| facts.cgroup = CgroupVersion::Unknown("gone".to_owned()),
+                Watch,
+                "not known (gone)",
+            ),
+            (
+                &|facts| facts.mode = Mode::Mounts,
+                Watch,
+                "run the agent with --mode cdi",
+            ),
+            (
+                &|facts| facts.mode = Mode::Envvar,
+                Watch,
+                "run the agent with --mode cdi",
+            ),
             (&|facts| facts.share_devices = 0, Watch, "--share-devices"),
-            (&|facts| facts.gpus = vec![gpu(0), unified(1)], Watch, "GPU 1 has no memory of its own"),
+            (
+                &|facts| facts.gpus = vec![gpu(0), unified(1)],
+                Watch,
+                "GPU 1 has no memory of its own",
+            ),
             (&|facts| facts.gpus = vec![gpu(0), mig(1)], Driver, ""),
             (&|facts| facts.gpus = vec![mig(0)], Watch, "divided by MIG"),
             (&|facts| facts.gpus.clear(), Watch, "has no GPU"),
             (&|facts| facts.library = None, Watch, "libnvidia-ml.so.1"),
-            (&|facts| facts.program = Some(Err("noexec".to_owned())), Watch, "driver: noexec"),
-            (&|facts| facts.given_up = Some("refused three times".to_owned()), Watch, "driver: refused three times"),
+            (
+                &|facts| facts.program = Some(Err("noexec".to_owned())),
+                Watch,
+                "driver: noexec",
+            ),
+            (
+                &|facts| facts.given_up = Some("refused three times".to_owned()),
+                Watch,
+                "driver: refused three times",
+            ),
             (
                 &|facts| {
                     facts.calls = missing();
@@ -344,7 +392,11 @@ mod tests {
             (&|facts| facts.enforce = Enforce::Driver, Driver, ""),
             (&|facts| facts.enforce = Enforce::Watch, Watch, "--enforce watch"),
             (&|facts| facts.enforce = Enforce::None, Nothing, "--enforce none"),
-            (&|facts| facts.enforce = Enforce::Mps, Watch, "mps: the multi-process server is not found"),
+            (
+                &|facts| facts.enforce = Enforce::Mps,
+                Watch,
+                "mps: the multi-process server is not found",
+            ),
             (
                 &|facts| {
                     facts.enforce = Enforce::Mps;
@@ -361,7 +413,10 @@ mod tests {
             assert_eq!(decided.tier, *tier, "{decided:?}");
             assert_eq!(decided.why_not_higher.is_empty(), reason.is_empty(), "{decided:?}");
             let summary = decided.summary();
-            assert!(summary.contains(reason) && summary.starts_with(&format!("tier {}", tier.name())), "{summary}");
+            assert!(
+                summary.contains(reason) && summary.starts_with(&format!("tier {}", tier.name())),
+                "{summary}"
+            );
         }
     }
 
@@ -386,7 +441,9 @@ mod tests {
     fn limits_that_the_driver_may_forget_are_warned_about() {
         let mut facts = able();
         facts.gpus[1].persistence_mode = Some(false);
-        assert!(decide(&facts).warnings[0].contains("GPU 1") && decide(&facts).warnings[0].contains("nvidia-smi -pm 1"));
+        assert!(
+            decide(&facts).warnings[0].contains("GPU 1") && decide(&facts).warnings[0].contains("nvidia-smi -pm 1")
+        );
         facts.gpus[1].persistence_mode = None;
         assert!(decide(&facts).warnings.is_empty());
         facts.enforce = Enforce::Watch;

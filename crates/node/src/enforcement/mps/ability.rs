@@ -7,7 +7,10 @@ use kai_gpu::{Device, DeviceKind, Driver, Inventory, MigMode};
 use super::plan::{MpsPlan, Protocol};
 
 /// Where drivers install the control program.
-const PROGRAMS: [&str; 2] = ["usr/bin/nvidia-cuda-mps-control", "usr/local/bin/nvidia-cuda-mps-control"];
+const PROGRAMS: [&str; 2] = [
+    "usr/bin/nvidia-cuda-mps-control",
+    "usr/local/bin/nvidia-cuda-mps-control",
+];
 /// The first GPUs (Volta) whose clients have address spaces of their own.
 const FIRST_CAPABILITY: u32 = 7;
 /// The first driver whose daemon has namespaces.
@@ -41,7 +44,10 @@ pub fn decide(facts: &MpsFacts) -> Result<MpsPlan, String> {
                 "GPU {index} is divided by MIG, whose partitions hold by themselves; switch MIG off with nvidia-smi -mig 0"
             ));
         }
-        if device.compute_capability.is_none_or(|capability| capability.major < FIRST_CAPABILITY) {
+        if device
+            .compute_capability
+            .is_none_or(|capability| capability.major < FIRST_CAPABILITY)
+        {
             return Err(format!(
                 "GPU {index} ({}) is older than Volta: its clients would share one address space",
                 device.name
@@ -59,7 +65,9 @@ pub fn decide(facts: &MpsFacts) -> Result<MpsPlan, String> {
             PROGRAMS[0]
         ));
     };
-    let major = facts.driver_version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    let major = facts
+        .driver_version
+        .and_then(|version| version.split('.').next()?.parse::<u32>().ok());
     Ok(MpsPlan {
         program,
         protocol: match major {
@@ -113,7 +121,10 @@ mod tests {
         ] {
             let plan = node("h100:2", version, true).unwrap();
             assert_eq!(plan.protocol, protocol, "{version}");
-            assert_eq!((plan.program.as_str(), plan.gpus.len()), ("/usr/bin/nvidia-cuda-mps-control", 2));
+            assert_eq!(
+                (plan.program.as_str(), plan.gpus.len()),
+                ("/usr/bin/nvidia-cuda-mps-control", 2)
+            );
         }
     }
 

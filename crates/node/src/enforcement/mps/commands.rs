@@ -45,7 +45,9 @@ pub fn serves(protocol: Protocol, answer: &str) -> Result<(), String> {
                 .map(|line| line.split(',').map(str::trim).collect::<Vec<_>>())
                 .find(|row| row.first() == Some(&SERVER));
             match row.as_deref() {
-                None => Err(format!("the daemon answers, but has no server {SERVER}: see its log for GPUs that it does not find")),
+                None => Err(format!(
+                    "the daemon answers, but has no server {SERVER}: see its log for GPUs that it does not find"
+                )),
                 // Name, user, pid, status: a server without a pid has ended.
                 Some([_, _, pid, ..]) if pid.parse::<u32>().is_ok_and(|pid| pid > 0) => Ok(()),
                 Some(row) => Err(format!("server {SERVER} does not run: {}", row.join(","))),
@@ -162,7 +164,11 @@ mod tests {
             (Namespaces, "kai,0,48201,Ready,/run/nvidia-mps/kai,GPU-0,-\n", None),
             (Namespaces, "", Some("has no server kai")),
             (Namespaces, "other,0,4,Ready,/x,all,-", Some("has no server kai")),
-            (Namespaces, "kai,0,-,Stopped,/x,all,-", Some("does not run: kai,0,-,Stopped")),
+            (
+                Namespaces,
+                "kai,0,-,Stopped,/x,all,-",
+                Some("does not run: kai,0,-,Stopped"),
+            ),
             (Namespaces, "kai", Some("does not run")),
             (Legacy, "100.0\n", None),
             (Legacy, "", Some("instead of a percentage")),
@@ -187,7 +193,10 @@ mod tests {
     fn the_older_protocol_needs_the_servers_pid() {
         assert_eq!(clients(Protocol::Legacy, None), None);
         assert_eq!(clients(Protocol::Legacy, Some(5)), Some(input("get_client_list 5")));
-        assert_eq!(terminate(Protocol::Legacy, Some(5), 9), Some(input("terminate_client 5 9")));
+        assert_eq!(
+            terminate(Protocol::Legacy, Some(5), 9),
+            Some(input("terminate_client 5 9"))
+        );
         assert_eq!(quit(Protocol::Namespaces).arguments, ["-p", "3", "-q"]);
     }
 }

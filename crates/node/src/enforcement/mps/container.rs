@@ -81,7 +81,10 @@ fn may_run_as_root(pod: &Value, container: &str) -> bool {
     let spec = &pod["spec"];
     let own = spec["containers"].as_array().into_iter().flatten();
     let own = own.chain(spec["initContainers"].as_array().into_iter().flatten());
-    let own = own.into_iter().find(|one| one["name"] == container).map(|one| &one["securityContext"]);
+    let own = own
+        .into_iter()
+        .find(|one| one["name"] == container)
+        .map(|one| &one["securityContext"]);
     // A field of the container overrides that of the pod.
     let field = |name: &str| {
         let of_container = own.map(|own| &own[name]).filter(|value| !value.is_null());
@@ -116,9 +119,10 @@ pub fn edits(plan: &MpsPlan, state_dir: &Path, share: &MpsShare) -> Edits {
                 .env
                 .push(format!("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={}", share.namespace.percent));
             // By the GPU's position in the container, which has one GPU: an entry for an invisible GPU would lift all limits.
-            edits
-                .env
-                .push(format!("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0={}M", share.namespace.memory_mib));
+            edits.env.push(format!(
+                "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0={}M",
+                share.namespace.memory_mib
+            ));
         }
     }
     edits
@@ -183,9 +187,7 @@ mod tests {
 
     #[test]
     fn containers_that_may_run_as_root_are_refused() {
-        let pod = |pod: Value, container: Value| {
-            json!({"spec": {"securityContext": pod, "containers": [{"name": "side"}, {"name": "main", "securityContext": container}]}})
-        };
+        let pod = |pod: Value, container: Value| json!({"spec": {"securityContext": pod, "containers": [{"name": "side"}, {"name": "main", "securityContext": container}]}});
         for (object, refused) in [
             (pod(json!({}), json!({})), true),
             (pod(json!({"runAsNonRoot": true}), json!({})), false),
@@ -198,17 +200,28 @@ mod tests {
             let share = asked(Protocol::Namespaces, &limits(1, None), &["GPU-0"], &object);
             assert_eq!(share.is_err(), refused, "{object}");
             if let Err(refusal) = share {
-                assert!(refusal.contains("team/a") && refusal.contains("runAsNonRoot: true"), "{refusal}");
+                assert!(
+                    refusal.contains("team/a") && refusal.contains("runAsNonRoot: true"),
+                    "{refusal}"
+                );
             }
         }
     }
 
     #[test]
     fn a_container_sees_its_namespace_alone() {
-        let share = asked(Protocol::Namespaces, &limits(2048, None), &["GPU-0", "GPU-1"], &non_root()).unwrap();
+        let share = asked(
+            Protocol::Namespaces,
+            &limits(2048, None),
+            &["GPU-0", "GPU-1"],
+            &non_root(),
+        )
+        .unwrap();
         let edits = edits(&plan(Protocol::Namespaces), Path::new("/var/lib/kai"), &share);
         assert_eq!(edits.env, ["CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps"]);
-        let [mount] = &edits.mounts[..] else { panic!("{edits:?}") };
+        let [mount] = &edits.mounts[..] else {
+            panic!("{edits:?}")
+        };
         assert_eq!(mount.host_path, "/var/lib/kai/mps/pipe/kai/p_share_3");
         assert_eq!(mount.container_path, "/tmp/nvidia-mps");
     }
@@ -216,7 +229,10 @@ mod tests {
     #[test]
     fn the_older_protocol_puts_the_limits_into_the_environment_of_one_gpu() {
         let refusal = asked(Protocol::Legacy, &limits(2048, None), &["GPU-0", "GPU-1"], &non_root()).unwrap_err();
-        assert!(refusal.contains("shares 2 GPUs") && refusal.contains("driver 615"), "{refusal}");
+        assert!(
+            refusal.contains("shares 2 GPUs") && refusal.contains("driver 615"),
+            "{refusal}"
+        );
         let share = asked(Protocol::Legacy, &limits(2048, Some(10)), &["GPU-0"], &non_root()).unwrap();
         let edits = edits(&plan(Protocol::Legacy), Path::new("/s"), &share);
         assert_eq!(

@@ -32,11 +32,19 @@ impl Launcher {
             true => std::process::Command::new(&self.program),
             false => {
                 let mut command = std::process::Command::new("/proc/self/exe");
-                command.arg(LAUNCH_COMMAND).arg("--root").arg(&self.host_root).arg("--").arg(&self.program);
+                command
+                    .arg(LAUNCH_COMMAND)
+                    .arg("--root")
+                    .arg(&self.host_root)
+                    .arg("--")
+                    .arg(&self.program);
                 command
             }
         };
-        command.args(arguments).env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+        command
+            .args(arguments)
+            .env_clear()
+            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
         command.envs(environment.iter().map(|(key, value)| (*key, value.as_str())));
         command
     }
@@ -49,9 +57,16 @@ impl Launcher {
         seconds_max: Duration,
     ) -> Result<String, String> {
         let words = call.arguments.join(" ");
-        let shown = format!("{} {}", self.program, [words.as_str(), call.input.trim()].join(" ").trim());
+        let shown = format!(
+            "{} {}",
+            self.program,
+            [words.as_str(), call.input.trim()].join(" ").trim()
+        );
         let mut command = self.command(&call.arguments, environment);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("running {shown}: {error}"))?;
         if let Some(mut stdin) = child.stdin.take() {
             // A program that has ended already reads nothing; its exit status says why.
@@ -67,11 +82,15 @@ impl Launcher {
             }
         };
         // The pipes end with the program, unless it has left children behind.
-        let read = |reader: std::sync::mpsc::Receiver<String>| reader.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
+        let read =
+            |reader: std::sync::mpsc::Receiver<String>| reader.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
         let (out, err) = (read(out), read(err));
         match status.success() {
             true => Ok(out),
-            false => Err(format!("running {shown}: {status}: {}", [err.trim(), out.trim()].join(" ").trim())),
+            false => Err(format!(
+                "running {shown}: {status}: {}",
+                [err.trim(), out.trim()].join(" ").trim()
+            )),
         }
     }
 }
@@ -81,7 +100,9 @@ fn wait(child: &mut Child, seconds_max: Duration) -> Result<ExitStatus, String> 
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return Ok(status),
-            Ok(None) if Instant::now() >= deadline => return Err(format!("no answer within {} seconds", seconds_max.as_secs())),
+            Ok(None) if Instant::now() >= deadline => {
+                return Err(format!("no answer within {} seconds", seconds_max.as_secs()));
+            }
             Ok(None) => std::thread::sleep(POLL),
             Err(error) => return Err(error.to_string()),
         }

@@ -182,7 +182,10 @@ mod tests {
         let daemons = plan(Protocol::Namespaces).daemons(Path::new("/var/lib/kai"), &namespaces);
         let [daemon] = &daemons[..] else { panic!("{daemons:?}") };
         assert_eq!(daemon.arguments.join(" "), "-p 3 -m -f -a /var/lib/kai/mps/mps.toml");
-        assert_eq!(daemon.environment[0], ("CUDA_MPS_PIPE_DIRECTORY", "/var/lib/kai/mps/pipe".to_owned()));
+        assert_eq!(
+            daemon.environment[0],
+            ("CUDA_MPS_PIPE_DIRECTORY", "/var/lib/kai/mps/pipe".to_owned())
+        );
         let (_, toml) = daemon.config.as_ref().unwrap();
         insta::assert_snapshot!(toml, @r#"
         schema_version = "1.0"
@@ -210,18 +213,18 @@ mod tests {
         let daemons = plan(Protocol::Legacy).daemons(Path::new("/var/lib/kai"), &Namespaces::new());
         assert_eq!(daemons.len(), 2);
         assert_eq!(daemons[1].arguments, ["-f", "-multiuser-server"]);
-        assert!(daemons[1].environment.contains(&("CUDA_VISIBLE_DEVICES", "GPU-1".to_owned())));
+        assert!(
+            daemons[1]
+                .environment
+                .contains(&("CUDA_VISIBLE_DEVICES", "GPU-1".to_owned()))
+        );
         assert_ne!(daemons[0].pipe_dir, daemons[1].pipe_dir);
         assert_eq!(daemons[0].config, None);
     }
 
     #[test]
     fn names_have_the_characters_that_the_daemon_takes() {
-        for (device, name) in [
-            ("share-17", "p_share_17"),
-            ("Share/1", "p_share_1"),
-            ("é", "p__"),
-        ] {
+        for (device, name) in [("share-17", "p_share_17"), ("Share/1", "p_share_1"), ("é", "p__")] {
             assert_eq!(namespace_name(device), name);
         }
         assert_eq!(namespace_name(&"x".repeat(100)).len(), 64);

@@ -52,7 +52,9 @@ impl MpsStatus {
         match self {
             MpsStatus::Starting => Err("the multi-process server has not answered yet".to_owned()),
             MpsStatus::Serves => Ok(()),
-            MpsStatus::Fails(reason) => Err(format!("the multi-process server does not serve, and is started again: {reason}")),
+            MpsStatus::Fails(reason) => Err(format!(
+                "the multi-process server does not serve, and is started again: {reason}"
+            )),
         }
     }
 }
@@ -80,7 +82,9 @@ impl MpsHandle {
     pub async fn open(&self, namespace: Namespace) -> Result<(), String> {
         let (reply, answer) = oneshot::channel();
         let busy = "the multi-process server is busy or stopped; trying again".to_owned();
-        self.requests.try_send(Request::Open(namespace, reply)).map_err(|_| busy.clone())?;
+        self.requests
+            .try_send(Request::Open(namespace, reply))
+            .map_err(|_| busy.clone())?;
         answer.await.unwrap_or(Err(busy))
     }
 
@@ -187,13 +191,17 @@ impl Worker {
             Health::Fails(reason) => Some(format!("{}: {reason}", one.daemon.name)),
             Health::Starting | Health::Serves => None,
         });
-        let serves = self.daemons.iter().all(|one| *one.supervisor.health() == Health::Serves);
+        let serves = self
+            .daemons
+            .iter()
+            .all(|one| *one.supervisor.health() == Health::Serves);
         let status = match (fenced, failed, serves) {
             (Err(reason), _, _) | (Ok(()), Some(reason), _) => MpsStatus::Fails(reason),
             (Ok(()), None, true) => MpsStatus::Serves,
             (Ok(()), None, false) => MpsStatus::Starting,
         };
-        self.status.send_if_modified(|known| std::mem::replace(known, status.clone()) != status);
+        self.status
+            .send_if_modified(|known| std::mem::replace(known, status.clone()) != status);
     }
 
     /// Keeps processes that do not find the daemon away from the GPUs. Anybody with root on the host may change the mode, so it is looked at
@@ -215,7 +223,9 @@ impl Worker {
         if let Some(reason) = one.failed.take() {
             return Seen::Ended(reason);
         }
-        let Some(child) = &mut one.child else { return Seen::NoProcess };
+        let Some(child) = &mut one.child else {
+            return Seen::NoProcess;
+        };
         match child.try_wait() {
             Ok(Some(status)) => {
                 one.child = None;
@@ -225,7 +235,9 @@ impl Worker {
             Ok(None) => {}
             Err(error) => return Seen::Silent(error.to_string()),
         }
-        let answer = self.launcher.call(&commands::probe(protocol), &one.daemon.environment, COMMAND_MAX);
+        let answer = self
+            .launcher
+            .call(&commands::probe(protocol), &one.daemon.environment, COMMAND_MAX);
         match answer.and_then(|answer| commands::serves(protocol, &answer)) {
             Ok(()) => Seen::Serves,
             Err(reason) => Seen::Silent(reason),
@@ -243,14 +255,20 @@ impl Worker {
         }
         if one.daemon.pipe_dir.join("control").exists() {
             // A daemon that an earlier agent left behind: a second one would not start.
-            let _ = self.launcher.call(&commands::quit(plan.protocol), &one.daemon.environment, STOP_MAX);
+            let _ = self
+                .launcher
+                .call(&commands::quit(plan.protocol), &one.daemon.environment, STOP_MAX);
         }
         if let Some((path, text)) = &one.daemon.config {
             std::fs::write(path, text).map_err(|error| format!("writing {}: {error}", path.display()))?;
         }
         let mut command = self.launcher.command(&one.daemon.arguments, &one.daemon.environment);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        one.child = Some(command.spawn().map_err(|error| format!("starting {}: {error}", self.launcher.program))?);
+        one.child = Some(
+            command
+                .spawn()
+                .map_err(|error| format!("starting {}: {error}", self.launcher.program))?,
+        );
         tracing::info!(daemon = one.daemon.name, "started");
         Ok(())
     }
@@ -301,7 +319,8 @@ impl Worker {
         for one in &mut self.daemons {
             let Some(mut child) = one.child.take() else { continue };
             let call = |command: &Command| self.launcher.call(command, &one.daemon.environment, STOP_MAX);
-            let server = commands::servers(protocol).and_then(|servers| commands::pids(&call(&servers).ok()?).first().copied());
+            let server =
+                commands::servers(protocol).and_then(|servers| commands::pids(&call(&servers).ok()?).first().copied());
             let clients = commands::clients(protocol, server).and_then(|clients| call(&clients).ok());
             for client in commands::pids(&clients.unwrap_or_default()) {
                 if let Some(command) = commands::terminate(protocol, server, client) {

@@ -22,7 +22,13 @@ impl Stage {
         std::fs::write(&program, include_str!("fake-control.sh")).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
         let driver = Arc::new(FakeDriver::new(&Settings::of("h100", 2)).unwrap());
-        let gpus = driver.devices().unwrap().devices.into_iter().map(|gpu| gpu.uuid).collect();
+        let gpus = driver
+            .devices()
+            .unwrap()
+            .devices
+            .into_iter()
+            .map(|gpu| gpu.uuid)
+            .collect();
         let stage_behavior = dir.path().join("behavior");
         std::fs::write(stage_behavior, behavior).unwrap();
         let config = MpsConfig {
@@ -60,7 +66,9 @@ impl Stage {
 
     fn modes(&self) -> Vec<Option<GpuComputeMode>> {
         let gpus = self.driver.devices().unwrap().devices;
-        gpus.iter().map(|gpu| self.driver.compute_mode(&gpu.uuid).unwrap()).collect()
+        gpus.iter()
+            .map(|gpu| self.driver.compute_mode(&gpu.uuid).unwrap())
+            .collect()
     }
 }
 
@@ -88,18 +96,30 @@ async fn a_server_is_started_fenced_used_and_stopped() {
     assert!(directory.is_dir(), "the container's directory exists");
     let calls = stage.calls();
     assert!(
-        calls.contains("namespace set p_share_3 --server=kai --active-thread-percentage=25 --pinned-memory-limit=2048M"),
+        calls
+            .contains("namespace set p_share_3 --server=kai --active-thread-percentage=25 --pinned-memory-limit=2048M"),
         "{calls}"
     );
     stage.handle.open(namespace(25)).await.unwrap();
-    assert_eq!(stage.calls().matches("namespace set").count(), 1, "a prepared container is not prepared again");
+    assert_eq!(
+        stage.calls().matches("namespace set").count(),
+        1,
+        "a prepared container is not prepared again"
+    );
     stage.handle.open(namespace(30)).await.unwrap();
-    assert!(stage.calls().contains("--active-thread-percentage=30"), "another container of the share device");
+    assert!(
+        stage.calls().contains("--active-thread-percentage=30"),
+        "another container of the share device"
+    );
     stage.handle.close("p_share_3");
     std::fs::write(stage.dir.path().join("clients"), "4711\n4712\n").unwrap();
     stage.handle.stop().await;
     let calls = stage.calls();
-    let at = |words: &str| calls.rfind(words).unwrap_or_else(|| panic!("{words} is not in\n{calls}"));
+    let at = |words: &str| {
+        calls
+            .rfind(words)
+            .unwrap_or_else(|| panic!("{words} is not in\n{calls}"))
+    };
     assert!(at("client terminate 4711") < at("client terminate 4712") && at("client terminate 4712") < at("-q"));
     assert!(!directory.exists());
     assert!(!stage.pid_file().exists(), "the daemon has ended");
@@ -113,14 +133,26 @@ async fn a_daemon_that_is_started_anew_knows_the_namespaces_of_running_container
     stage.until(|status| *status == MpsStatus::Serves).await;
     stage.handle.open(namespace(25)).await.unwrap();
     let pid = std::fs::read_to_string(stage.pid_file()).unwrap();
-    std::process::Command::new("kill").args(["-9", pid.trim()]).status().unwrap();
+    std::process::Command::new("kill")
+        .args(["-9", pid.trim()])
+        .status()
+        .unwrap();
     let status = stage.until(fails).await;
     let reason = status.ability().unwrap_err();
-    assert!(reason.contains("it ended") && reason.contains("control.log"), "{reason}");
-    assert!(stage.handle.open(namespace(30)).await.is_err(), "no container starts without the server");
+    assert!(
+        reason.contains("it ended") && reason.contains("control.log"),
+        "{reason}"
+    );
+    assert!(
+        stage.handle.open(namespace(30)).await.is_err(),
+        "no container starts without the server"
+    );
     stage.until(|status| *status == MpsStatus::Serves).await;
     let config = std::fs::read_to_string(stage.dir.path().join("config")).unwrap();
-    assert!(config.contains("[servers.kai.namespaces.p_share_3]\nactive_thread_percentage = \"25\""), "{config}");
+    assert!(
+        config.contains("[servers.kai.namespaces.p_share_3]\nactive_thread_percentage = \"25\""),
+        "{config}"
+    );
     stage.handle.stop().await;
 }
 
@@ -176,7 +208,9 @@ fn a_command_that_hangs_is_given_up() {
         host_root: "/".into(),
         program: program.display().to_string(),
     };
-    let refusal = launcher.call(&commands::probe(Protocol::Namespaces), &[], Duration::from_millis(50)).unwrap_err();
+    let refusal = launcher
+        .call(&commands::probe(Protocol::Namespaces), &[], Duration::from_millis(50))
+        .unwrap_err();
     assert!(refusal.contains("no answer within"), "{refusal}");
     let elsewhere = Launcher {
         host_root: "/host".into(),
@@ -185,5 +219,15 @@ fn a_command_that_hangs_is_given_up() {
     let command = elsewhere.command(&["-q".to_owned()], &[]);
     let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
     assert_eq!(command.get_program(), Path::new("/proc/self/exe"));
-    assert_eq!(words, ["mps-launch", "--root", "/host", "--", "/usr/bin/nvidia-cuda-mps-control", "-q"]);
+    assert_eq!(
+        words,
+        [
+            "mps-launch",
+            "--root",
+            "/host",
+            "--",
+            "/usr/bin/nvidia-cuda-mps-control",
+            "-q"
+        ]
+    );
 }

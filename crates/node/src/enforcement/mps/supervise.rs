@@ -103,7 +103,9 @@ impl Supervisor {
             }
             // A process that was killed has not ended yet.
             (Phase::Down { .. }, Seen::Serves | Seen::Silent(_)) => Order::Kill,
-            (Phase::Starting { .. } | Phase::Up { .. }, Seen::NoProcess) => self.fail(now, "the daemon is gone".to_owned()),
+            (Phase::Starting { .. } | Phase::Up { .. }, Seen::NoProcess) => {
+                self.fail(now, "the daemon is gone".to_owned())
+            }
             (Phase::Starting { .. } | Phase::Up { .. }, Seen::Ended(reason)) => self.fail(now, reason),
             (Phase::Starting { .. }, Seen::Serves) => {
                 self.phase = Phase::Up {
@@ -116,7 +118,10 @@ impl Supervisor {
             (Phase::Starting { since }, Seen::Silent(reason)) => match now.duration_since(since) >= START_MAX {
                 true => {
                     let seconds = START_MAX.as_secs();
-                    self.fail(now, format!("it does not serve {seconds} seconds after its start: {reason}"));
+                    self.fail(
+                        now,
+                        format!("it does not serve {seconds} seconds after its start: {reason}"),
+                    );
                     Order::Kill
                 }
                 false => Order::Wait,
