@@ -66,11 +66,7 @@ impl MpsService {
     pub async fn prepare(&self, request: &ShareRequest<'_>) -> Result<Edits, String> {
         let server = self.server.lock().clone();
         let Some((plan, handle)) = server else {
-            return Err(format!(
-                "pod {} has compute mode sm-sharing, and this node has no multi-process server; run the node agent with --enforce mps, or \
-                 use compute mode time-slicing",
-                request.pod
-            ));
+            return Err(no_server(request.pod));
         };
         let share = share(&plan, request)?;
         handle.open(share.namespace.clone()).await?;
@@ -91,4 +87,12 @@ impl MpsService {
             handle.stop().await;
         }
     }
+}
+
+/// Why a container with compute mode `sm-sharing` can't start here.
+pub fn no_server(pod: &str) -> String {
+    format!(
+        "pod {pod} has compute mode sm-sharing, and this node has no multi-process server (kubectl describe node has the reason, condition \
+         GPULimits); run the node agent with --enforce mps, or use compute mode time-slicing"
+    )
 }
