@@ -24,6 +24,7 @@ use crate::agent::limits_audit::LimitMetrics;
 use crate::agent::state::Snapshot;
 use crate::allocator::plan::device_uuid;
 use crate::enforcement::audit::Enforced;
+use crate::enforcement::watch::{WatchReport, metrics as watch_metrics};
 use crate::kubelet::deviceplugin::HEALTHY;
 use crate::podresources::{self, DeviceAllocation};
 
@@ -45,6 +46,8 @@ pub struct Sources {
     pub registrations: Arc<AtomicU64>,
     /// What the last audit of limits found.
     pub limits: watch::Receiver<Arc<LimitMetrics>>,
+    /// What the last measurement of tier watch found.
+    pub watched: watch::Receiver<WatchReport>,
     /// Whether limits are also told by KAI's names.
     pub fractioning: FractioningMetrics,
     /// Decides who may read the metrics.
@@ -114,6 +117,7 @@ async fn metrics(
         allocations: &allocations,
         registrations: sources.registrations.load(Ordering::Relaxed),
         limits: &sources.limits.borrow().clone(),
+        watched: &sources.watched.borrow().clone(),
         fractioning: sources.fractioning,
     });
     (
@@ -141,6 +145,8 @@ pub struct Scrape<'a> {
     pub registrations: u64,
     /// What the last audit of limits found.
     pub limits: &'a LimitMetrics,
+    /// What the last measurement of tier watch found.
+    pub watched: &'a WatchReport,
     /// Whether limits are also told by KAI's names.
     pub fractioning: FractioningMetrics,
 }
@@ -151,6 +157,10 @@ pub fn render(scrape: &Scrape) -> String {
     add_gpu_gauges(&mut registry, scrape);
     add_agent_gauges(&mut registry, scrape);
     add_limits(&mut registry, scrape);
+    watch_metrics::add_metrics(&mut registry, scrape.node, scrape.watched);
+    if scrape.fractioning == FractioningMetrics::On {
+        add_fractioning(&mut registry, scrape);
+    }
     let mut text = String::new();
     encode(&mut text, &registry).expect("writing to a string does not fail");
     text
@@ -214,26 +224,14 @@ fn add_limits(registry: &mut Registry, scrape: &Scrape) {
         "kai_gpu_limit_enforced",
         "1 if the driver has the limit, 0 if it has none or another one",
     );
-    let fractioning = match scrape.fractioning {
-        FractioningMetrics::On => Some(register(
-            "gpu_fractioning_gpu_memory_used_bytes",
-            "GPU memory that the pod uses, by the name of KAI's GPU fractioning",
-        )),
-        FractioningMetrics::Off => None,
-    };
     for row in &scrape.limits.rows {
-        let index = scrape
-            .snapshot
-            .inventory
-            .device(&row.gpu)
-            .map_or_else(String::new, |device| device.index.to_string());
         let labels = vec![
             ("node", scrape.node.to_owned()),
             ("namespace", row.container.namespace.clone()),
             ("pod", row.container.pod.clone()),
             ("container", row.container.container.clone()),
             ("UUID", row.gpu.clone()),
-            ("gpu", index.clone()),
+            ("gpu", gpu_index(scrape, &row.gpu)),
         ];
         limit.get_or_create(&labels).set(row.limit_bytes as f64);
         if let Some(bytes) = row.used_bytes {
@@ -248,17 +246,41 @@ fn add_limits(registry: &mut Registry, scrape: &Scrape) {
             }
             Enforced::Unknown => {}
         }
-        if let (Some(fractioning), Some(bytes)) = (&fractioning, row.used_bytes) {
-            let labels = vec![
-                ("namespace", row.container.namespace.clone()),
-                ("pod", row.container.pod.clone()),
-                ("pod_uuid", row.container.uid.clone()),
-                ("gpu_uuid", row.gpu.clone()),
-                ("gpu", index),
-            ];
-            fractioning.get_or_create(&labels).set(bytes as f64);
+    }
+}
+
+/// The memory that pods with a GPU share use, by the names of KAI's GPU fractioning.
+fn add_fractioning(registry: &mut Registry, scrape: &Scrape) {
+    let used = register(
+        registry,
+        "gpu_fractioning_gpu_memory_used_bytes",
+        "GPU memory that the pod uses, by the name of KAI's GPU fractioning",
+    );
+    let set = |namespace: &str, pod: &str, uid: &str, gpu: &str, bytes: u64| {
+        let labels = vec![
+            ("namespace", namespace.to_owned()),
+            ("pod", pod.to_owned()),
+            ("pod_uuid", uid.to_owned()),
+            ("gpu_uuid", gpu.to_owned()),
+            ("gpu", gpu_index(scrape, gpu)),
+        ];
+        used.get_or_create(&labels).set(bytes as f64);
+    };
+    for row in &scrape.limits.rows {
+        let pod = &row.container;
+        if let Some(bytes) = row.used_bytes {
+            set(&pod.namespace, &pod.pod, &pod.uid, &row.gpu, bytes);
         }
     }
+    for watched in &scrape.watched.watched {
+        let pod = &watched.pod;
+        set(&pod.namespace, &pod.name, &pod.uid, &watched.gpu, watched.used.bytes);
+    }
+}
+
+fn gpu_index(scrape: &Scrape, uuid: &str) -> String {
+    let device = scrape.snapshot.inventory.device(uuid);
+    device.map_or_else(String::new, |device| device.index.to_string())
 }
 
 /// What the agent offers, and whether the driver and the kubelet answer.
@@ -363,6 +385,7 @@ mod tests {
             allocations: &allocations,
             registrations: 2,
             limits: &LimitMetrics::default(),
+            watched: &WatchReport::default(),
             fractioning: FractioningMetrics::Off,
         };
         // The encoder keeps label sets in a hash map: their order is not a promise.

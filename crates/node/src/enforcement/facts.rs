@@ -11,7 +11,7 @@ use super::program::{HookProgram, ProgramDir, ProgramFiles};
 use super::promise::UnifiedMemoryLimit;
 use super::receipt_dir::ReceiptDir;
 use super::tier::{Enforce, GpuFacts, HookSetup, NodeEnforcement, OwnMemory, TierFacts, decide, needs_program};
-use super::watch_support;
+use super::watch::{self, ProcessFiles};
 use crate::allocator::inject::Mode;
 use crate::driver_files::cdi::Spec;
 use crate::driver_files::host_root::HostRoot;
@@ -36,6 +36,8 @@ pub struct EnforcementSettings {
     pub state_dir: PathBuf,
     /// The host's `/` in this process.
     pub host_root: PathBuf,
+    /// Where the host's processes are described.
+    pub processes: ProcessFiles,
     /// Environment of the hook: that of the fake library.
     pub environment: Vec<String>,
     /// The files of the hook's program. `None`: those of this process.
@@ -120,8 +122,8 @@ impl Decider {
                 .collect(),
             library: spec.and_then(library_in),
             program: None,
-            mps: watch_support::mps(settings),
-            watch: watch_support::watch(settings, driver),
+            mps: Err("this node agent runs no multi-process server".to_owned()),
+            watch: watch::ability(driver, &settings.processes),
             given_up,
         }
     }
