@@ -95,7 +95,7 @@ commands! {
     /// Hold the container whose state is on stdin to its GPU memory. Container runtimes run this.
     #[command(hide = true)]
     GpuLimitHook => gpu_limit_hook.run,
-    /// Become a program of the host, below its root. The node agent runs this.
+    /// Become a program of the host. The node agent starts the multi-process server's daemon by this.
     #[command(hide = true)]
     MpsLaunch => mps_launch.run,
     /// Annotate this reservation pod with the GPU that it was given, and hold the GPU. For nodes without the agent.

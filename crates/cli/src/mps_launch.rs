@@ -1,6 +1,5 @@
 //! `kai mps-launch`: becomes a program of the host. The node agent starts the host's multi-process daemon by it.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -9,9 +8,6 @@ use kai_node::enforcement::mps::launch::become_program;
 /// The options of `kai mps-launch`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Where the host's / is mounted here.
-    #[arg(long)]
-    root: PathBuf,
     /// The program, as the host names it.
     program: String,
     /// Its arguments.
@@ -21,14 +17,9 @@ pub(crate) struct Arguments {
 
 /// Returns only if the program can't be run.
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let Arguments {
-        root,
-        program,
-        arguments,
-    } = arguments;
-    let error = become_program(&root, &program, &arguments);
+    let Arguments { program, arguments } = arguments;
+    let error = become_program(&program, &arguments);
     Err(anyhow::Error::new(error).context(format!(
-        "running {program} below {}; the node agent's container needs the capability SYS_CHROOT",
-        root.display()
+        "running {program} in the mount namespace of the host; the node agent's pod needs hostPID: true and a privileged container"
     )))
 }

@@ -1,16 +1,21 @@
-//! Runs the host's control program. In the agent's container the host's files are below another directory, where the program finds neither its
-//! libraries nor the server that it starts; so a child of this program changes its root first. A call has a time limit.
+//! Runs the host's control program. In the agent's container the program would find neither its libraries nor the server that it starts, and the
+//! host's files are read-only there; so a child of this program enters the mount namespace of the host's init first. A call has a time limit.
 
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
 use super::commands::Command;
 
-/// The hidden command of this program that changes the root and becomes another program.
+/// The hidden command of this program that enters the host's mount namespace and becomes another program.
 pub const LAUNCH_COMMAND: &str = "mps-launch";
+/// The mount namespace of the host's init, with hostPID.
+const HOST_MOUNTS: &str = "/proc/1/ns/mnt";
 /// Between two looks at a call that has not ended.
 const POLL: Duration = Duration::from_millis(20);
 /// Longest answer that is kept.
@@ -122,10 +127,14 @@ fn reader(pipe: Option<impl Read + Send + 'static>) -> std::sync::mpsc::Receiver
     receiver
 }
 
-/// Changes the root of this process and becomes the program. Returns only if that fails.
-pub fn become_program(root: &Path, program: &str, arguments: &[String]) -> std::io::Error {
-    if let Err(error) = std::os::unix::fs::chroot(root).and_then(|()| std::env::set_current_dir("/")) {
-        return error;
+/// Enters the mount namespace of the host's init and becomes the program. Returns only if that fails. The process must have one thread.
+pub fn become_program(program: &str, arguments: &[String]) -> std::io::Error {
+    let entered = std::fs::File::open(HOST_MOUNTS).and_then(|namespace| {
+        let kind = Some(LinkNameSpaceType::Mount);
+        move_into_link_name_space(namespace.as_fd(), kind).map_err(std::io::Error::from)
+    });
+    match entered {
+        Ok(()) => std::process::Command::new(program).args(arguments).exec(),
+        Err(error) => error,
     }
-    std::process::Command::new(program).args(arguments).exec()
 }

@@ -6,13 +6,21 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::enforcement::audit::Repair;
-
 const MIB: u64 = 1 << 20;
 /// A pod that stays above its share is told again after this time. Events expire after an hour.
 pub const TELL_AGAIN: Duration = Duration::from_secs(600);
 /// Until an eviction is tried again: the API server may refuse it because of a disruption budget.
 pub const EVICT_AGAIN: Duration = Duration::from_secs(60);
+
+/// What the agent does to a pod that escaped its limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Repair {
+    /// It reports the pod.
+    #[default]
+    None,
+    /// It reports the pod and evicts it.
+    Evict,
+}
 
 /// A pod with a GPU share.
 #[derive(Debug, Clone, PartialEq, Eq)]

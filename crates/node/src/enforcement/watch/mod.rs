@@ -11,6 +11,6 @@ pub mod place;
 pub mod run;
 pub mod source;
 
-pub use decide::{SharePod, UsedMemory, Watched};
+pub use decide::{Repair, SharePod, UsedMemory, Watched};
 pub use run::{WatchConfig, WatchReport, run};
 pub use source::{ProcessFiles, ability};

@@ -12,9 +12,8 @@ use kai_gpu::{Device, Driver};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::decide::{Action, ExcessWatch, SharePod, Usage, Watched};
+use super::decide::{Action, ExcessWatch, Repair, SharePod, Usage, Watched};
 use super::source::{ProcessFiles, usage};
-use crate::enforcement::audit::Repair;
 use crate::podresources::{self, DeviceAllocation};
 
 /// Between two measurements. Seconds decide nothing here, and a measurement costs a call per GPU and a file per process.
