@@ -358,10 +358,105 @@ fn gpu_labels(scrape: &Scrape, device: &Device) -> Labels {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
     use super::*;
     use crate::agent::state::{Input, State};
     use crate::allocator::plan::Policy;
+    use crate::enforcement::audit::LimitRow;
+    use crate::enforcement::receipt::ContainerName;
+    use crate::enforcement::watch::{SharePod, UsedMemory, Watched};
     use crate::health::Rules;
+
+    /// Names and labels of the series in the text.
+    fn series(text: &str) -> BTreeMap<String, BTreeSet<String>> {
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        let series = lines.filter_map(|line| {
+            let (name, rest) = line.split_once('{')?;
+            let labels = rest
+                .split_once('}')?
+                .0
+                .split(',')
+                .filter_map(|label| Some(label.split_once('=')?.0.to_owned()));
+            Some((name.to_owned(), labels.collect()))
+        });
+        series.collect()
+    }
+
+    #[test]
+    fn the_metrics_of_gpu_shares_are_those_of_the_operations_page() {
+        let row = LimitRow {
+            container: ContainerName {
+                namespace: "team".to_owned(),
+                pod: "half".to_owned(),
+                uid: "u".to_owned(),
+                container: "main".to_owned(),
+            },
+            gpu: "GPU-1".to_owned(),
+            limit_bytes: 8,
+            used_bytes: Some(7),
+            enforced: Enforced::No,
+        };
+        let limits = LimitMetrics {
+            rows: vec![row],
+            failures: BTreeMap::from([("NO_PERMISSION".to_owned(), 2)]),
+        };
+        let pod = SharePod {
+            namespace: "team".to_owned(),
+            name: "other".to_owned(),
+            uid: "v".to_owned(),
+            container: "main".to_owned(),
+            share_mib: BTreeMap::new(),
+        };
+        let watched = WatchReport {
+            watched: vec![Watched {
+                pod,
+                gpu: "GPU-1".to_owned(),
+                used: UsedMemory::default(),
+                share_bytes: 5,
+                exceeded: true,
+            }],
+            evictions: 0,
+        };
+        let text = render(&Scrape {
+            node: "n1",
+            snapshot: &Snapshot::default(),
+            samples: &[],
+            allocations: &[],
+            registrations: 0,
+            limits: &limits,
+            watched: &watched,
+            fractioning: FractioningMetrics::On,
+        });
+        assert!(
+            text.contains("kai_gpu_limit_failures_total{code=\"NO_PERMISSION\"} 2"),
+            "{text}"
+        );
+        let page = include_str!("../../../docs/operations.md");
+        let about_shares = |name: &String| {
+            ["kai_gpu_", "gpu_fractioning_"]
+                .iter()
+                .any(|start| name.starts_with(start))
+        };
+        let served: BTreeMap<_, _> = series(&text)
+            .into_iter()
+            .filter(|(name, _)| about_shares(name))
+            .collect();
+        let quoted = |text: &str| {
+            text.split('`')
+                .skip(1)
+                .step_by(2)
+                .map(str::to_owned)
+                .collect::<BTreeSet<_>>()
+        };
+        let rows = page.lines().filter_map(|line| {
+            let columns: Vec<&str> = line.split(" | ").collect();
+            let name = columns[0].strip_prefix("| `")?.strip_suffix('`')?.to_owned();
+            Some((name, quoted(columns.get(2)?)))
+        });
+        let documented: BTreeMap<_, _> = rows.filter(|(name, _)| about_shares(name)).collect();
+        assert_eq!(served, documented);
+    }
 
     #[test]
     fn gauges_have_the_names_that_dashboards_know() {

@@ -91,7 +91,11 @@ pub async fn run(
             audit.new_driver();
         }
         driver_version = Some(version);
-        let allocations = podresources::list(&config.pod_resources).await.ok();
+        // While there is no limit to audit, the kubelet is not asked.
+        let allocations = match limits_memory(&snapshot) || !receipts.is_empty() {
+            true => podresources::list(&config.pod_resources).await.ok(),
+            false => None,
+        };
         let observation = observe(&config, &client, &receipts, &snapshot, allocations.as_deref()).await;
         let audited = audit.step(&observation);
         for share_device in &audited.remove {
@@ -125,6 +129,11 @@ pub async fn run(
     }
 }
 
+fn limits_memory(snapshot: &Snapshot) -> bool {
+    let decided = snapshot.enforcement.as_ref();
+    decided.is_some_and(|decided| decided.tier == EnforcementTier::Driver)
+}
+
 /// Collects what one audit sees.
 async fn observe(
     config: &LimitsAudit,
@@ -150,11 +159,7 @@ async fn observe(
             .flat_map(|allocation| allocation.device_ids.iter().cloned())
             .collect::<BTreeSet<_>>()
     });
-    let limits_memory = snapshot
-        .enforcement
-        .as_ref()
-        .is_some_and(|decided| decided.tier == EnforcementTier::Driver);
-    let unlimited = match (limits_memory, allocations) {
+    let unlimited = match (limits_memory(snapshot), allocations) {
         (true, Some(allocations)) => unlimited(config, client, &audited, allocations).await,
         (true, None) | (false, _) => Vec::new(),
     };

@@ -52,6 +52,8 @@ pub struct Decider {
     settings: EnforcementSettings,
     /// The program does not change while the agent runs.
     installed: Option<Result<HookProgram, String>>,
+    /// For which library and driver the program ran well. It is run again for others only.
+    ran_for: Option<(Option<String>, Option<String>)>,
     /// Runs the multi-process server, where the operator wants one.
     mps: Option<Arc<MpsService>>,
 }
@@ -62,6 +64,7 @@ impl Decider {
         Self {
             settings,
             installed: None,
+            ran_for: None,
             mps: None,
         }
     }
@@ -85,13 +88,13 @@ impl Decider {
         }
         let limits_system_memory = self.limits_system_memory(inventory);
         if needs_program(&facts) {
-            facts.program = Some(self.program(facts.library.as_deref()));
+            facts.program = Some(self.program(facts.library.as_deref(), inventory));
         }
         let mut decided = decide(&facts);
         let program = match (decided.tier.limits_memory(), &facts.program) {
             (true, Some(Ok(program))) => Some(program.clone()),
             (true, Some(Err(_)) | None) => None,
-            (false, _) if limits_system_memory => match self.program(None) {
+            (false, _) if limits_system_memory => match self.program(None, inventory) {
                 Ok(program) => Some(program),
                 Err(problem) => {
                     decided
@@ -161,7 +164,7 @@ impl Decider {
     }
 
     /// The program on the host, after it ran there once, and loaded `library` if one is named.
-    fn program(&mut self, library: Option<&str>) -> Result<HookProgram, String> {
+    fn program(&mut self, library: Option<&str>, inventory: &Inventory) -> Result<HookProgram, String> {
         let installed = match &self.installed {
             Some(Ok(program)) => program.clone(),
             // Space on a disk comes back, and mounts are corrected.
@@ -171,10 +174,16 @@ impl Decider {
                 installed?
             }
         };
+        let wanted = (library.map(str::to_owned), inventory.driver_version.clone());
+        if self.ran_for.as_ref() == Some(&wanted) {
+            return Ok(installed);
+        }
+        self.ran_for = None;
         let here = library.map(|path| HostRoot::new(&self.settings.host_root).local_path(path));
         installed
             .probe(here.as_deref(), &self.settings.environment)
             .map_err(|error| error.to_string())??;
+        self.ran_for = Some(wanted);
         Ok(installed)
     }
 
@@ -199,7 +208,8 @@ fn library_in(spec: &Spec) -> Option<String> {
     found.next().map(|mount| mount.host_path.clone())
 }
 
-fn gpu_facts(driver: &dyn Driver, device: &Device) -> GpuFacts {
+/// The facts about one GPU.
+pub fn gpu_facts(driver: &dyn Driver, device: &Device) -> GpuFacts {
     GpuFacts {
         index: device.index,
         memory: match device.memory_kind {
