@@ -70,6 +70,11 @@ impl ProgramFiles {
     /// Those of this process.
     pub fn of_this_process() -> Result<Self, ProgramError> {
         let program = std::env::current_exe().map_err(|error| ProgramError::NoLoader(error.to_string()))?;
+        Self::of(program)
+    }
+
+    /// Those of a program for this machine, with the loader and the libraries of this process.
+    pub fn of(program: PathBuf) -> Result<Self, ProgramError> {
         let maps = fs::read_to_string("/proc/self/maps").map_err(|error| ProgramError::NoLoader(error.to_string()))?;
         let loader = loader_in(&maps).ok_or_else(|| ProgramError::NoLoader("no loader is mapped".to_owned()))?;
         let libraries = libraries_of(&program, &loader, &Search::of_this_process())?;
