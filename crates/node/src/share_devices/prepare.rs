@@ -147,10 +147,12 @@ impl ShareDevicePreparer {
             unified: self.unified,
         })
         .map_err(|error| refused(error.into()))?;
-        let setup = enforcement.hook.as_ref();
-        let hook = setup
-            .zip(promised.request.as_ref())
-            .map(|(setup, request)| holding_hook(setup, share_device, request));
+        let hook = match (&enforcement.hook, &promised.request) {
+            (Some(setup), Some(request)) => Some(holding_hook(setup, share_device, request)),
+            // A container that was promised a limit never starts without its hook.
+            (None, Some(_)) => return Err(Refusal::Undecided.to_string()),
+            (_, None) => None,
+        };
 
         let mps = self.mps_edits(share_device, &name, &pod, &object, &gpus, offer).await?;
 
