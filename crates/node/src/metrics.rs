@@ -13,14 +13,18 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use kai_gpu::{Device, Driver, Sample};
 use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 use crate::Error;
+use crate::agent::limits_audit::LimitMetrics;
 use crate::agent::state::Snapshot;
 use crate::allocator::plan::device_uuid;
+use crate::enforcement::audit::Enforced;
+use crate::enforcement::watch::{WatchReport, metrics as watch_metrics};
 use crate::kubelet::deviceplugin::HEALTHY;
 use crate::podresources::{self, DeviceAllocation};
 
@@ -40,8 +44,24 @@ pub struct Sources {
     pub pod_resources: std::path::PathBuf,
     /// Registrations that the kubelet accepted since the start.
     pub registrations: Arc<AtomicU64>,
+    /// What the last audit of limits found.
+    pub limits: watch::Receiver<Arc<LimitMetrics>>,
+    /// What the last measurement of tier watch found.
+    pub watched: watch::Receiver<WatchReport>,
+    /// Whether limits are also told by KAI's names.
+    pub fractioning: FractioningMetrics,
     /// Decides who may read the metrics.
     pub authorizer: kai_cluster::MetricsAuthorizer,
+}
+
+/// Whether the use of limited memory is also told by the names of KAI's GPU fractioning.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum FractioningMetrics {
+    /// By our names only.
+    #[default]
+    Off,
+    /// By both.
+    On,
 }
 
 const METRICS: &str = "/metrics";
@@ -96,6 +116,9 @@ async fn metrics(
         samples: &samples,
         allocations: &allocations,
         registrations: sources.registrations.load(Ordering::Relaxed),
+        limits: &sources.limits.borrow().clone(),
+        watched: &sources.watched.borrow().clone(),
+        fractioning: sources.fractioning,
     });
     (
         [(
@@ -120,6 +143,12 @@ pub struct Scrape<'a> {
     pub allocations: &'a [DeviceAllocation],
     /// Registrations that the kubelet accepted since the start.
     pub registrations: u64,
+    /// What the last audit of limits found.
+    pub limits: &'a LimitMetrics,
+    /// What the last measurement of tier watch found.
+    pub watched: &'a WatchReport,
+    /// Whether limits are also told by KAI's names.
+    pub fractioning: FractioningMetrics,
 }
 
 /// The metrics in Prometheus' text format.
@@ -127,6 +156,11 @@ pub fn render(scrape: &Scrape) -> String {
     let mut registry = Registry::default();
     add_gpu_gauges(&mut registry, scrape);
     add_agent_gauges(&mut registry, scrape);
+    add_limits(&mut registry, scrape);
+    watch_metrics::add_metrics(&mut registry, scrape.node, scrape.watched);
+    if scrape.fractioning == FractioningMetrics::On {
+        add_fractioning(&mut registry, scrape);
+    }
     let mut text = String::new();
     encode(&mut text, &registry).expect("writing to a string does not fail");
     text
@@ -167,6 +201,86 @@ fn add_gpu_gauges(registry: &mut Registry, scrape: &Scrape) {
             sample.power_milliwatts.map(|milliwatts| milliwatts as f64 / 1000.0),
         );
     }
+}
+
+/// The memory limits of containers with a GPU share.
+fn add_limits(registry: &mut Registry, scrape: &Scrape) {
+    let failures: Family<Labels, Counter> = Family::default();
+    registry.register(
+        "kai_gpu_limit_failures",
+        "Failures to set the memory limit of a container, by the driver's error constant; other where the driver was not the cause",
+        failures.clone(),
+    );
+    for (code, count) in &scrape.limits.failures {
+        failures.get_or_create(&vec![("code", code.clone())]).inc_by(*count);
+    }
+    let mut register = |name: &str, help: &str| register(registry, name, help);
+    let limit = register("kai_gpu_limit_bytes", "The most GPU memory that the container may use");
+    let used = register(
+        "kai_gpu_limit_used_bytes",
+        "GPU memory that the container uses, by the driver's count",
+    );
+    let enforced = register(
+        "kai_gpu_limit_enforced",
+        "1 if the driver has the limit, 0 if it has none or another one",
+    );
+    for row in &scrape.limits.rows {
+        let labels = vec![
+            ("node", scrape.node.to_owned()),
+            ("namespace", row.container.namespace.clone()),
+            ("pod", row.container.pod.clone()),
+            ("container", row.container.container.clone()),
+            ("UUID", row.gpu.clone()),
+            ("gpu", gpu_index(scrape, &row.gpu)),
+        ];
+        limit.get_or_create(&labels).set(row.limit_bytes as f64);
+        if let Some(bytes) = row.used_bytes {
+            used.get_or_create(&labels).set(bytes as f64);
+        }
+        match row.enforced {
+            Enforced::Yes => {
+                enforced.get_or_create(&labels).set(1.0);
+            }
+            Enforced::No => {
+                enforced.get_or_create(&labels).set(0.0);
+            }
+            Enforced::Unknown => {}
+        }
+    }
+}
+
+/// The memory that pods with a GPU share use, by the names of KAI's GPU fractioning.
+fn add_fractioning(registry: &mut Registry, scrape: &Scrape) {
+    let used = register(
+        registry,
+        "gpu_fractioning_gpu_memory_used_bytes",
+        "GPU memory that the pod uses, by the name of KAI's GPU fractioning",
+    );
+    let set = |namespace: &str, pod: &str, uid: &str, gpu: &str, bytes: u64| {
+        let labels = vec![
+            ("namespace", namespace.to_owned()),
+            ("pod", pod.to_owned()),
+            ("pod_uuid", uid.to_owned()),
+            ("gpu_uuid", gpu.to_owned()),
+            ("gpu", gpu_index(scrape, gpu)),
+        ];
+        used.get_or_create(&labels).set(bytes as f64);
+    };
+    for row in &scrape.limits.rows {
+        let pod = &row.container;
+        if let Some(bytes) = row.used_bytes {
+            set(&pod.namespace, &pod.pod, &pod.uid, &row.gpu, bytes);
+        }
+    }
+    for watched in &scrape.watched.watched {
+        let pod = &watched.pod;
+        set(&pod.namespace, &pod.name, &pod.uid, &watched.gpu, watched.used.bytes);
+    }
+}
+
+fn gpu_index(scrape: &Scrape, uuid: &str) -> String {
+    let device = scrape.snapshot.inventory.device(uuid);
+    device.map_or_else(String::new, |device| device.index.to_string())
 }
 
 /// What the agent offers, and whether the driver and the kubelet answer.
@@ -244,10 +358,105 @@ fn gpu_labels(scrape: &Scrape, device: &Device) -> Labels {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
     use super::*;
     use crate::agent::state::{Input, State};
     use crate::allocator::plan::Policy;
+    use crate::enforcement::audit::LimitRow;
+    use crate::enforcement::receipt::ContainerName;
+    use crate::enforcement::watch::{SharePod, UsedMemory, Watched};
     use crate::health::Rules;
+
+    /// Names and labels of the series in the text.
+    fn series(text: &str) -> BTreeMap<String, BTreeSet<String>> {
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        let series = lines.filter_map(|line| {
+            let (name, rest) = line.split_once('{')?;
+            let labels = rest
+                .split_once('}')?
+                .0
+                .split(',')
+                .filter_map(|label| Some(label.split_once('=')?.0.to_owned()));
+            Some((name.to_owned(), labels.collect()))
+        });
+        series.collect()
+    }
+
+    #[test]
+    fn the_metrics_of_gpu_shares_are_those_of_the_operations_page() {
+        let row = LimitRow {
+            container: ContainerName {
+                namespace: "team".to_owned(),
+                pod: "half".to_owned(),
+                uid: "u".to_owned(),
+                container: "main".to_owned(),
+            },
+            gpu: "GPU-1".to_owned(),
+            limit_bytes: 8,
+            used_bytes: Some(7),
+            enforced: Enforced::No,
+        };
+        let limits = LimitMetrics {
+            rows: vec![row],
+            failures: BTreeMap::from([("NO_PERMISSION".to_owned(), 2)]),
+        };
+        let pod = SharePod {
+            namespace: "team".to_owned(),
+            name: "other".to_owned(),
+            uid: "v".to_owned(),
+            container: "main".to_owned(),
+            share_mib: BTreeMap::new(),
+        };
+        let watched = WatchReport {
+            watched: vec![Watched {
+                pod,
+                gpu: "GPU-1".to_owned(),
+                used: UsedMemory::default(),
+                share_bytes: 5,
+                exceeded: true,
+            }],
+            evictions: 0,
+        };
+        let text = render(&Scrape {
+            node: "n1",
+            snapshot: &Snapshot::default(),
+            samples: &[],
+            allocations: &[],
+            registrations: 0,
+            limits: &limits,
+            watched: &watched,
+            fractioning: FractioningMetrics::On,
+        });
+        assert!(
+            text.contains("kai_gpu_limit_failures_total{code=\"NO_PERMISSION\"} 2"),
+            "{text}"
+        );
+        let page = include_str!("../../../docs/operations.md");
+        let about_shares = |name: &String| {
+            ["kai_gpu_", "gpu_fractioning_"]
+                .iter()
+                .any(|start| name.starts_with(start))
+        };
+        let served: BTreeMap<_, _> = series(&text)
+            .into_iter()
+            .filter(|(name, _)| about_shares(name))
+            .collect();
+        let quoted = |text: &str| {
+            text.split('`')
+                .skip(1)
+                .step_by(2)
+                .map(str::to_owned)
+                .collect::<BTreeSet<_>>()
+        };
+        let rows = page.lines().filter_map(|line| {
+            let columns: Vec<&str> = line.split(" | ").collect();
+            let name = columns[0].strip_prefix("| `")?.strip_suffix('`')?.to_owned();
+            Some((name, quoted(columns.get(2)?)))
+        });
+        let documented: BTreeMap<_, _> = rows.filter(|(name, _)| about_shares(name)).collect();
+        assert_eq!(served, documented);
+    }
 
     #[test]
     fn gauges_have_the_names_that_dashboards_know() {
@@ -270,6 +479,9 @@ mod tests {
             samples: &samples,
             allocations: &allocations,
             registrations: 2,
+            limits: &LimitMetrics::default(),
+            watched: &WatchReport::default(),
+            fractioning: FractioningMetrics::Off,
         };
         // The encoder keeps label sets in a hash map: their order is not a promise.
         let text = render(&scrape).replace(kai_cluster::VERSION, "1.2.3");

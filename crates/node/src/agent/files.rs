@@ -10,13 +10,19 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::driver_files::store;
+use crate::enforcement::tier::NodeEnforcement;
 use crate::plugin_config::AppliedConfig;
 
-/// Watches a directory for files that are created or removed. The watch ends when the returned guard is dropped. If the system refuses the
+/// Watches a directory for files that are created, changed or removed. The watch ends when the returned guard is dropped. If the system refuses the
 /// watch, the receiver never changes and callers rely on polling.
 pub fn watch_directory(directory: &Path) -> (watch::Receiver<u64>, impl Sized + use<>) {
     let (sender, receiver) = watch::channel(0);
-    let notify = move |_event| sender.send_modify(|ticks| *ticks += 1);
+    // Reading a file is an event, too: a task that reads the directory at every event would never rest.
+    let notify = move |event: notify::Result<notify::Event>| {
+        if !event.is_ok_and(|event| event.kind.is_access()) {
+            sender.send_modify(|ticks| *ticks += 1);
+        }
+    };
     let watcher = notify::recommended_watcher(notify).and_then(|mut watcher| {
         watcher.watch(directory, RecursiveMode::NonRecursive)?;
         Ok(watcher)
@@ -89,6 +95,32 @@ impl LastConfig {
     }
 }
 
+/// By what the node held containers to their GPU share in the last run, on disk. It holds for containers that start before the driver has
+/// answered.
+#[derive(Debug, Clone)]
+pub struct LastEnforcement {
+    path: PathBuf,
+}
+
+impl LastEnforcement {
+    /// Stored in `state_dir`.
+    pub fn new(state_dir: &Path) -> Self {
+        Self {
+            path: state_dir.join("enforcement.json"),
+        }
+    }
+
+    /// The stored decision. An unreadable file gives none: containers wait until it is decided.
+    pub fn load(&self) -> Option<NodeEnforcement> {
+        serde_json::from_slice(&std::fs::read(&self.path).ok()?).ok()
+    }
+
+    /// Stores the decision for the next start.
+    pub fn save(&self, decided: &NodeEnforcement) -> Result<(), Error> {
+        save(&self.path, &serde_json::to_vec(decided).expect("a decision is JSON"))
+    }
+}
+
 /// Replaces a file of the state directory, unless it has this content.
 fn save(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     if std::fs::read(path).is_ok_and(|current| current == bytes) {
@@ -146,5 +178,25 @@ impl IntegratedGpuIdentity {
             uuid: device.uuid.clone(),
         };
         save(&self.path, &serde_json::to_vec(&saved).expect("two strings are JSON"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_new_file_is_an_event_and_reading_it_is_none() {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::write(place.path().join("old"), "x").unwrap();
+        let (mut changed, _watching) = watch_directory(place.path());
+        for _ in 0..100 {
+            assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+            std::fs::read(place.path().join("old")).unwrap();
+        }
+        // Events arrive in their order: those of the readings, if any, before that of the new directory.
+        std::fs::create_dir(place.path().join("new")).unwrap();
+        changed.changed().await.unwrap();
+        assert_eq!(*changed.borrow_and_update(), 1);
     }
 }

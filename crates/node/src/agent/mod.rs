@@ -5,7 +5,9 @@ pub mod args;
 pub mod config;
 pub mod driver_files;
 mod dry_run;
+pub mod enforcement;
 pub mod files;
+pub mod limits_audit;
 pub mod plugins;
 pub mod report;
 pub mod setup_condition;
@@ -15,7 +17,8 @@ pub mod watcher;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use kai_cluster::Client;
+use kai_api::EnforcementTier;
+use kai_cluster::{Client, Clock, EventRecorder};
 use kai_gpu::Driver;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -28,12 +31,18 @@ use crate::Error;
 use crate::allocator::register::{PluginContext, remove_leftovers};
 use crate::driver_files::prepare::DriverFileInjector;
 use crate::driver_files::store::CdiDir;
+use crate::enforcement::facts::Decider;
+use crate::enforcement::mps::MpsService;
+use crate::enforcement::tier::{Enforce, NodeEnforcement};
+use crate::enforcement::watch::{self as watched, WatchConfig, WatchReport};
 use crate::metrics::{self, Sources};
 use crate::plugin_config::ConfigStatus;
 use crate::reservation_annotator::{self, AllocationHints, AnnotatorConfig};
 use crate::share_devices::{self, ShareDevicePreparer};
 use config::{ConfigLabel, ConfigReader};
-use files::{IntegratedGpuIdentity, LastConfig, LastInventory};
+use enforcement::EnforcementTask;
+use files::{IntegratedGpuIdentity, LastConfig, LastEnforcement, LastInventory};
+use limits_audit::{AuditOutputs, LimitMetrics, LimitsAudit};
 use setup_condition::{SetupCheck, SetupPace};
 use state::{Input, Snapshot, State};
 
@@ -72,6 +81,11 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
     let last = LastInventory::new(&settings.state_dir);
     let last_config = LastConfig::new(&settings.state_dir);
     let mut state = State::new(settings.policy.clone(), settings.rules.clone(), last.load());
+    let last_enforcement = LastEnforcement::new(&settings.state_dir);
+    state = state.await_enforcement(match settings.enforcement.enforce {
+        Enforce::None => Some(NodeEnforcement::switched_off()),
+        Enforce::Auto | Enforce::Driver | Enforce::Mps | Enforce::Watch => last_enforcement.load(),
+    });
     match &settings.config {
         Some(source) => {
             tracing::info!(source = source.name(), "files configure this node");
@@ -88,6 +102,10 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
     // The device plugins start first: they serve the last run's inventory until the driver has answered.
     remove_leftovers(&settings.plugin_dir);
     let share_devices = Arc::new(share_device_preparer(&settings));
+    let mps = mps_service(&settings, &driver);
+    if let Some(mps) = mps.clone() {
+        share_devices.set_mps(mps);
+    }
     let (files_changed, _watching) = files::watch_directory(&settings.plugin_dir);
     let noted = uses.clone();
     let (hints_sender, hints) = watch::channel(AllocationHints::default());
@@ -131,8 +149,45 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
             last: last_config,
             refresh: settings.pace.refresh,
         };
-        tasks.spawn(reader.run(label, inputs));
+        tasks.spawn(reader.run(label, inputs.clone()));
     }
+    let (given_up_sender, given_up) = watch::channel(None);
+    let (limits_sender, limits) = watch::channel(Arc::new(LimitMetrics::default()));
+    let decisions = EnforcementTask {
+        decider: Decider::new(settings.enforcement.clone()).with_mps(mps.clone()),
+        driver: driver.clone(),
+        cdi: CdiDir::new(&settings.cdi_dir),
+        last: last_enforcement,
+        mps: mps.clone(),
+        refresh: settings.pace.refresh,
+    };
+    tasks.spawn(enforcement::run(decisions, seen.clone(), given_up, inputs.clone()));
+    let (watch_sender, watched) = watch::channel(WatchReport::default());
+    let limits_tasks = LimitsTasks {
+        watch: WatchConfig {
+            pod_resources: settings.pod_resources_socket.clone(),
+            files: settings.enforcement.processes.clone(),
+            grace: settings.watch_grace,
+            pace: settings.pace.watch,
+            repair: settings.repair,
+        },
+        driver: driver.clone(),
+        watch_report: watch_sender,
+        config: LimitsAudit {
+            driver: driver.clone(),
+            cdi: CdiDir::new(&settings.cdi_dir),
+            state_dir: settings.state_dir.clone(),
+            host_root: settings.search.roots.host.clone(),
+            pod_resources: settings.pod_resources_socket.clone(),
+            repair: settings.repair,
+            pace: settings.pace.audit,
+        },
+        outputs: AuditOutputs {
+            inputs,
+            metrics: limits_sender,
+            given_up: given_up_sender,
+        },
+    };
     if settings.policy.share_devices > 0 {
         let (share_devices, pace) = (share_devices.clone(), settings.pace.refresh);
         tasks.spawn(async move { share_devices.run_cleanup(pace).await });
@@ -144,14 +199,32 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
         label_sender,
         seen.clone(),
         told,
+        limits_tasks,
     ));
     let identity = IntegratedGpuIdentity::new(&settings.state_dir, &settings.search.roots);
     tasks.spawn(save_inventories(last, identity, seen.clone()));
-    spawn_metrics(&settings, driver, seen, registrations, &mut tasks).await;
+    spawn_metrics(&settings, driver, seen, registrations, (limits, watched), &mut tasks).await;
     run_state(state, received, snapshots, events, stop).await;
     // The device plugins close the kubelet's streams before the other tasks are aborted.
     let _ = plugins.await;
+    if let Some(mps) = mps {
+        mps.stop().await;
+    }
     tasks.shutdown().await;
+}
+
+/// The multi-process server, where the operator wants one. It is started when the driver has answered.
+fn mps_service(settings: &Settings, driver: &Arc<dyn Driver>) -> Option<Arc<MpsService>> {
+    let limits = &settings.enforcement;
+    match limits.enforce {
+        Enforce::Mps => Some(Arc::new(MpsService::new(
+            driver.clone(),
+            limits.host_root.clone(),
+            limits.state_dir.clone(),
+            limits.processes.clone(),
+        ))),
+        Enforce::Auto | Enforce::Driver | Enforce::Watch | Enforce::None => None,
+    }
 }
 
 /// Creates the preparer of share devices and removes the specs of an earlier run.
@@ -165,7 +238,47 @@ fn share_device_preparer(settings: &Settings) -> ShareDevicePreparer {
         reservation_namespace: settings.reservation_namespace.clone(),
         pod_resources: settings.pod_resources_socket.clone(),
         cdi_dir: settings.cdi_dir.clone(),
+        state_dir: settings.state_dir.clone(),
+        unified: settings.enforcement.unified,
     })
+}
+
+/// The tasks about limits, until the agent has reached the API server.
+struct LimitsTasks {
+    config: LimitsAudit,
+    outputs: AuditOutputs,
+    watch: WatchConfig,
+    driver: Arc<dyn Driver>,
+    watch_report: watch::Sender<WatchReport>,
+}
+
+impl LimitsTasks {
+    /// Runs them until the agent stops.
+    async fn run(self, client: Client, snapshots: watch::Receiver<Arc<Snapshot>>) {
+        let (tier_sender, tier) = watch::channel(EnforcementTier::None);
+        let events = EventRecorder::new(&client, report::FIELD_MANAGER, Clock::System);
+        tokio::join!(
+            follow_tier(snapshots.clone(), tier_sender),
+            watched::run(self.watch, client.clone(), events, self.driver, tier, self.watch_report),
+            limits_audit::run(self.config, client, snapshots, self.outputs),
+        );
+    }
+}
+
+/// Passes the node's tier on.
+async fn follow_tier(mut snapshots: watch::Receiver<Arc<Snapshot>>, tier: watch::Sender<EnforcementTier>) {
+    loop {
+        let decided = snapshots
+            .borrow_and_update()
+            .enforcement
+            .as_ref()
+            .map(|decided| decided.tier);
+        let decided = decided.unwrap_or(EnforcementTier::None);
+        tier.send_if_modified(|before| std::mem::replace(before, decided) != decided);
+        if snapshots.changed().await.is_err() {
+            return;
+        }
+    }
 }
 
 /// Serves the metrics, if an address is set.
@@ -174,6 +287,7 @@ async fn spawn_metrics(
     driver: Arc<dyn Driver>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     registrations: Arc<AtomicU64>,
+    (limits, watched): (watch::Receiver<Arc<LimitMetrics>>, watch::Receiver<WatchReport>),
     tasks: &mut JoinSet<()>,
 ) {
     if let Some(address) = settings.metrics_address.clone() {
@@ -188,6 +302,9 @@ async fn spawn_metrics(
             snapshots,
             pod_resources: settings.pod_resources_socket.clone(),
             registrations,
+            limits,
+            watched,
+            fractioning: settings.fractioning_metrics,
         };
         tasks.spawn(async move {
             if let Err(error) = metrics::serve(&address, sources).await {
@@ -214,7 +331,7 @@ pub fn injector(settings: &Settings) -> DriverFileInjector {
         search: settings.search.clone(),
         cdi_dir: settings.cdi_dir.clone(),
         volume_dir: settings.state_dir.join("driver"),
-        fake: settings.fake.clone().map(|fake| (fake.library, fake.env)),
+        fake: settings.fake.clone(),
     }
 }
 
@@ -288,6 +405,7 @@ async fn run_with_cluster(
     label: watch::Sender<ConfigLabel>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     events: mpsc::Receiver<kai_cluster::NodeEvent>,
+    limits: LimitsTasks,
 ) {
     let Some(access) = &settings.access else { return };
     let client = loop {
@@ -318,8 +436,13 @@ async fn run_with_cluster(
         settings.node.clone(),
         SetupCheck::new(settings.search.clone(), settings.mode),
         SetupPace::default(),
-        snapshots,
+        snapshots.clone(),
     );
+    let limits = async {
+        if settings.policy.share_devices > 0 {
+            limits.run(client.clone(), snapshots).await;
+        }
+    };
     let watch_label = async {
         if settings.config.is_some() {
             config::watch_label(client.clone(), settings.node.clone(), settings.pace.retry, label).await;
@@ -328,6 +451,7 @@ async fn run_with_cluster(
     tokio::join!(
         report,
         setup,
+        limits,
         watch_label,
         reservation_annotator::run(client.clone(), annotator, hints)
     );

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use kai_api::EnforcementTier;
 use kai_gpu::{DeviceKind, Inventory, PlatformKind};
 
 use super::cdi::Spec;
@@ -16,6 +17,7 @@ use super::spec::{SpecInputs, spec};
 use super::store::{CdiDir, Written};
 use crate::Error;
 use crate::allocator::inject::{Injection, Mode};
+use crate::enforcement::tier::NodeEnforcement;
 
 /// Why a GPU can't be injected.
 const NO_NODES: &str = "no device node of a GPU is visible to the node agent; mount the host's /dev into it";
@@ -32,7 +34,28 @@ pub struct DriverFileInjector {
     /// Directory for driver volumes.
     pub volume_dir: PathBuf,
     /// Fake library and environment for containers with fake GPUs.
-    pub fake: Option<(String, Vec<String>)>,
+    pub fake: Option<FakeFiles>,
+}
+
+/// What makes fake GPUs visible outside of the agent: in containers and in the hook that sets limits.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FakeFiles {
+    /// Host path of the fake library.
+    pub library: String,
+    /// `KEY=value` for containers and the hook.
+    pub env: Vec<String>,
+    /// The control file, or its content. The hook obeys it; containers have no such file.
+    pub control: Option<String>,
+    /// Directory in which all copies of the library keep limits. Containers get it read-only.
+    pub record_dir: Option<String>,
+}
+
+impl FakeFiles {
+    /// The hook's environment.
+    pub fn hook_environment(&self) -> Vec<String> {
+        let control = self.control.iter().map(|control| format!("KAI_FAKE_CONTROL={control}"));
+        self.env.iter().cloned().chain(control).collect()
+    }
 }
 
 /// The driver files that were found and the CDI spec that follows from them. Nothing is written yet.
@@ -63,14 +86,15 @@ pub struct InjectionResult {
 }
 
 impl DriverFileInjector {
-    /// Collects the driver's files and plans the injection. Reads only.
-    pub fn plan(&self, inventory: &Inventory) -> InjectionPlan {
+    /// Collects the driver's files and plans the injection. Reads only. `enforcement` is that of the node, if it is decided.
+    pub fn plan(&self, inventory: &Inventory, enforcement: Option<&NodeEnforcement>) -> InjectionPlan {
         let mut files = collect(&self.search, inventory);
         let mut env: &[String] = &[];
         let nodes = if inventory.platform.kind == PlatformKind::Fake {
-            if let Some((library, variables)) = &self.fake {
-                files.libraries.push(fake_library(library));
-                env = variables;
+            if let Some(fake) = &self.fake {
+                files.libraries.push(fake_library(&fake.library));
+                files.data.extend(fake.record_dir.clone());
+                env = &fake.env;
             }
             fake_nodes(inventory)
         } else {
@@ -85,6 +109,9 @@ impl DriverFileInjector {
             nodes: &nodes,
             machine,
             env,
+            hook: enforcement
+                .filter(|node| node.tier == EnforcementTier::Driver)
+                .and_then(|node| node.hook.as_ref()),
         });
         let warnings = files.warnings.clone();
         InjectionPlan { files, spec, warnings }
@@ -230,6 +257,7 @@ pub(crate) fn fake_spec(inventory: &Inventory) -> Option<Spec> {
         nodes: &fake_nodes(inventory),
         machine: kai_gpu::linker::Machine::X86_64,
         env: &[],
+        hook: None,
     })
 }
 
