@@ -14,7 +14,7 @@ use crate::{CgroupMemory, GpuComputeMode, MemoryKind, MemoryLimits, MigMode, Nvm
 /// The first driver with memory limits per cgroup.
 const FIRST_DRIVER: u32 = 615;
 /// File system type of cgroup v2.
-const CGROUP2_MAGIC: i64 = 0x6367_7270;
+const CGROUP2_MAGIC: u64 = 0x6367_7270;
 /// The inode of the root cgroup.
 const ROOT_INODE: u64 = 1;
 /// `CAP_SYS_ADMIN` in the masks of `/proc/<pid>/status`.
@@ -207,7 +207,7 @@ fn inode_of(directory: &Path) -> Result<u64, NvmlCode> {
 
 fn is_root(directory: &Path, inode: u64) -> bool {
     let is_cgroup2 =
-        || rustix::fs::statfs(directory).is_ok_and(|file_system| file_system.f_type as i64 == CGROUP2_MAGIC);
+        || rustix::fs::statfs(directory).is_ok_and(|file_system| file_system.f_type as u64 == CGROUP2_MAGIC);
     directory.parent().is_none() || (inode == ROOT_INODE && is_cgroup2())
 }
 

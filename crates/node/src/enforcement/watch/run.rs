@@ -1,7 +1,7 @@
 //! The loop of the tier `watch`: measures at a fixed pace while the node has a tier that leaves memory to its pods, and carries out what
 //! `decide` says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,11 +62,13 @@ fn is_watched(tier: EnforcementTier) -> bool {
 struct SharePods {
     /// By namespace and name.
     by_name: BTreeMap<(String, String), SharePod>,
+    /// UIDs of pods with processes on a GPU that hold no share device: they have whole GPUs.
+    others: BTreeSet<String>,
 }
 
 impl SharePods {
     /// Forgets pods that hold no share device any more, and returns the holders to ask the API server about: new ones, and all if a process
-    /// belongs to a pod that is not known, because a pod of the same name may have taken an earlier pod's place.
+    /// belongs to a pod that was not seen before, because a pod of the same name may have taken an earlier pod's place.
     fn to_fetch(&mut self, allocations: &[DeviceAllocation], usage: &Usage) -> Vec<(String, String)> {
         let mut holders: Vec<(String, String)> = allocations
             .iter()
@@ -76,10 +78,21 @@ impl SharePods {
         holders.sort_unstable();
         holders.dedup();
         self.by_name.retain(|name, _| holders.contains(name));
-        let is_known = |uid: &String| self.by_name.values().any(|pod| pod.uid == *uid);
-        let has_strangers = !usage.keys().all(|(uid, _)| is_known(uid));
+        let has_strangers = usage
+            .keys()
+            .any(|(uid, _)| !self.is_known(uid) && !self.others.contains(uid));
         holders.retain(|name| has_strangers || !self.by_name.contains_key(name));
         holders
+    }
+
+    /// All holders were asked about: the pods that are still not known are none of them.
+    fn fetched(&mut self, usage: &Usage) {
+        let uids = usage.keys().map(|(uid, _)| uid);
+        self.others = uids.filter(|uid| !self.is_known(uid)).cloned().collect();
+    }
+
+    fn is_known(&self, uid: &str) -> bool {
+        self.by_name.values().any(|pod| pod.uid == uid)
     }
 }
 
@@ -165,17 +178,22 @@ async fn measure(
     let (usage, devices) = asked.map_err(|error| error.to_string())?;
     let allocations = podresources::list(&config.pod_resources).await;
     let allocations = allocations.map_err(|error| error.to_string())?;
+    let mut complete = true;
     for (namespace, name) in pods.to_fetch(&allocations, &usage) {
         let pod: Option<Pod> = match client.get(&namespace, &name).await {
             Ok(pod) => pod,
             Err(error) => {
                 tracing::debug!(%error, "could not read a pod with a GPU share; trying again");
+                complete = false;
                 continue;
             }
         };
         if let Some(pod) = pod.and_then(|pod| share_pod(&pod, &devices)) {
             pods.by_name.insert((namespace, name), pod);
         }
+    }
+    if complete {
+        pods.fetched(&usage);
     }
     Ok(usage)
 }
@@ -211,5 +229,97 @@ async fn carry_out(client: &Client, events: &EventRecorder, action: Action) -> u
                 0
             }
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::enforcement::watch::UsedMemory;
+    use kai_gpu::fake::{FakeDriver, Settings};
+    use serde_json::json;
+
+    fn allocation(pod: &str, resource: &str) -> DeviceAllocation {
+        DeviceAllocation {
+            namespace: "team".to_owned(),
+            pod: pod.to_owned(),
+            container: "main".to_owned(),
+            resource: resource.to_owned(),
+            device_ids: vec!["share-1".to_owned()],
+        }
+    }
+
+    fn usage_of(uids: &[&str]) -> Usage {
+        let used = |uid: &&str| (((*uid).to_owned(), "GPU-0".to_owned()), UsedMemory::default());
+        uids.iter().map(used).collect()
+    }
+
+    fn known(pods: &mut SharePods, name: &str, uid: &str) {
+        let pod = SharePod {
+            namespace: "team".to_owned(),
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            container: "main".to_owned(),
+            share_mib: [("GPU-0".to_owned(), 1)].into(),
+        };
+        pods.by_name.insert(("team".to_owned(), name.to_owned()), pod);
+    }
+
+    #[test]
+    fn a_pod_is_read_once_until_an_unknown_pod_appears() {
+        let share = keys::RESOURCE_GPU_SHARE;
+        let allocations = [allocation("a", share), allocation("whole", "nvidia.com/gpu")];
+        let mut pods = SharePods::default();
+        let mut names = |pods: &mut SharePods, usage: &Usage| -> Vec<String> {
+            let fetched = pods.to_fetch(&allocations, usage).into_iter();
+            fetched.map(|(_, name)| name).collect()
+        };
+        let usage = usage_of(&["uid-a", "uid-whole"]);
+        assert_eq!(names(&mut pods, &usage), ["a"]);
+        known(&mut pods, "a", "uid-a");
+        assert_eq!(
+            names(&mut pods, &usage),
+            ["a"],
+            "a pod could not be read, so all are tried again"
+        );
+        pods.fetched(&usage);
+        assert_eq!(
+            names(&mut pods, &usage),
+            [] as [&str; 0],
+            "the other pod has a whole GPU"
+        );
+        let replaced = usage_of(&["uid-a2", "uid-whole"]);
+        assert_eq!(names(&mut pods, &replaced), ["a"], "another pod of the same name");
+        assert_eq!(pods.to_fetch(&[], &usage), []);
+        assert!(pods.by_name.is_empty(), "the pod holds no share device any more");
+    }
+
+    #[test]
+    fn a_share_is_what_the_binder_promised_or_what_the_pod_requests() {
+        let driver = FakeDriver::new(&Settings::of("a100-40", 1)).unwrap();
+        let devices = driver.devices().unwrap().devices;
+        let shares = |annotations: serde_json::Value| {
+            let metadata = json!({"name": "a", "namespace": "team", "uid": "u", "annotations": annotations});
+            let pod: Pod =
+                serde_json::from_value(json!({"metadata": metadata, "spec": {"containers": [{"name": "main"}]}}))
+                    .unwrap();
+            share_pod(&pod, &devices).map(|pod| pod.share_mib.into_values().collect::<Vec<u64>>())
+        };
+        let promised = r#"{"container":"main","memoryMiB":1000}"#;
+        for (annotations, share_mib) in [
+            (
+                json!({keys::GPU_LIMITS: promised, keys::GPU_FRACTION: "0.5"}),
+                Some(1000),
+            ),
+            (json!({keys::GPU_FRACTION: "0.5"}), Some(20_480)),
+            (json!({keys::GPU_MEMORY: "4096"}), Some(4096)),
+            (json!({}), None),
+        ] {
+            assert_eq!(
+                shares(annotations.clone()),
+                share_mib.map(|mib| vec![mib]),
+                "{annotations}"
+            );
+        }
     }
 }
