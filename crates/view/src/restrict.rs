@@ -155,6 +155,7 @@ fn merge_foreign(users: &mut Vec<GpuUser>, namespaces: &BTreeSet<String>) {
         mib: foreign
             .iter()
             .try_fold(0_i64, |sum, user| Some(sum.saturating_add(user.mib?))),
+        limit_mib: None,
         slices: foreign.iter().fold(0, |sum, user| sum.saturating_add(user.slices)),
     };
     users.insert(at, other_work);

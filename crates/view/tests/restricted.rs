@@ -107,6 +107,7 @@ fn view(all: &[Work]) -> ClusterView {
             status,
             node: None,
             gpus: PodGpus::Whole { devices: 1 },
+            gpu_limit: None,
             gpu_groups: Vec::new(),
             created: Time::default(),
             since: None,
@@ -119,6 +120,7 @@ fn view(all: &[Work]) -> ClusterView {
             status,
             foreign: false,
             mib: Some(100),
+            limit_mib: Some(100),
             slices: 1,
         });
         let beneficiary = work.holders.first().map(|holder| {
