@@ -231,6 +231,16 @@ impl<'a> FaultRun<'a> {
             }
             Step::Outage(on) => self.injector.set_outage(*on),
             Step::Forget => self.cluster.server().unwrap().compact_history(),
+            Step::Limits { node, fault } => {
+                let name = &self.plan.nodes[*node].name;
+                // The node may be deleted.
+                let _ = self.cluster.kubelets.inject(name, fault).await;
+            }
+            Step::RestartContainers(pick) => {
+                if let Some(pod) = self.pick("default", *pick) {
+                    self.cluster.kubelets.restart_containers("default", &pod);
+                }
+            }
         }
     }
 
@@ -319,6 +329,7 @@ impl<'a> FaultRun<'a> {
             let name = &self.plan.nodes[node].name;
             self.cluster.kubelets.reject_next(name, 0);
             self.cluster.kubelets.set_ready(name, true).await.unwrap();
+            self.cluster.kubelets.heal_limits(name).await.unwrap();
             for index in 0..self.cluster.kubelets.gpus_on(name).len() {
                 self.cluster.kubelets.set_gpu_health(name, index, true).await.unwrap();
             }
