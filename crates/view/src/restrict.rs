@@ -8,7 +8,7 @@ use kai_mirror::{ExplanationView, StepView};
 use serde::{Deserialize, Serialize};
 
 use crate::foreign_names::{NameFilter, OTHER_WORK, is_plain_name};
-use crate::{ClusterView, Decision, GpuUser, PodStatus, Text};
+use crate::{ClusterView, Decision, GpuUser, NodeCondition, PodStatus, Text};
 
 /// How much a restricted view leaves out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +54,13 @@ impl ClusterView {
             of_gpus
                 .chain(of_slices)
                 .for_each(|users| merge_foreign(users, namespaces));
+            // The node agent names containers whose limits are lost.
+            node.gpu_enforcement.message = clean(&node.gpu_enforcement.message);
+            node.conditions = node
+                .conditions
+                .iter()
+                .map(|condition| restricted_condition(condition, &filter))
+                .collect();
         }
         let decisions = self.decisions.as_ref().map(|decisions| {
             let own = decisions
@@ -127,6 +134,13 @@ fn clean_text(filter: &NameFilter<'_>, text: &Text) -> Text {
     match filter.clean(text) {
         Cow::Borrowed(clean) if *text == clean => text.clone(),
         clean => clean.as_ref().into(),
+    }
+}
+
+fn restricted_condition(condition: &NodeCondition, filter: &NameFilter<'_>) -> NodeCondition {
+    NodeCondition {
+        message: condition.message.as_ref().map(|text| clean_text(filter, text)),
+        ..condition.clone()
     }
 }
 

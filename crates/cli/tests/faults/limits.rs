@@ -1,9 +1,7 @@
 //! Limits of GPU memory in a plan: nodes whose driver can limit, and faults of agents, drivers and runtimes. They come from random numbers of
 //! their own, so that the other steps of a seed stay as they are.
 
-use kai_embedded::kubelet::{LimitFault, NodeTemplate};
-use kai_gpu::fake::MemoryLimitFaults;
-use kai_node::enforcement::tier::Enforce;
+use kai_embedded::kubelet::{Enforce, LimitFault, MemoryLimitFaults, NodeTemplate};
 
 use crate::plan::Step;
 use crate::random::SeededRandom;

@@ -31,8 +31,8 @@ use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+pub use limits::{AUDIT_PERIOD, EVENT_MISSING, Enforce, LimitFault, LimitedContainer, MemoryLimitFaults};
 use node::SimulatedNode;
-pub use limits::{LimitFault, LimitedContainer};
 pub use node_template::{Delays, NodeTemplate, NodesFile};
 pub use pod_gpus::{GpuFacts, PodGpus};
 
@@ -133,7 +133,12 @@ impl Kubelets {
             serde_json::from_value(json!({ "metadata": { "name": name }, "status": { "allocatable": allocatable } }))
                 .map_err(|error| format!("node {name}: {error}"))?;
         let spec = read.read().map_err(|problem| format!("node {name}: {problem}"))?.value;
-        let node = SimulatedNode::new(template, name, (spec.cpu_milli, spec.memory_bytes))?;
+        let node = SimulatedNode::new(
+            template,
+            name,
+            (spec.cpu_milli, spec.memory_bytes),
+            self.inner.now_seconds(),
+        )?;
         object["metadata"]["name"] = name.into();
         if let Some(limits) = &node.limits {
             object["metadata"]["labels"][kai_api::keys::GPU_ENFORCEMENT] = limits.enforcement().tier.name().into();
@@ -330,7 +335,7 @@ impl Kubelets {
                 }
             }
         });
-        tokio::join!(watch, work);
+        tokio::join!(watch, work, self.run_audits());
     }
 
     fn pods_of(&self, node: &str) -> Vec<ObjectKey> {

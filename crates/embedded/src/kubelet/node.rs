@@ -59,10 +59,15 @@ pub(super) struct Rejection {
 }
 
 impl SimulatedNode {
-    pub(super) fn new(template: &NodeTemplate, name: &str, allocatable: (i64, i64)) -> Result<SimulatedNode, String> {
+    pub(super) fn new(
+        template: &NodeTemplate,
+        name: &str,
+        allocatable: (i64, i64),
+        now_seconds: u64,
+    ) -> Result<SimulatedNode, String> {
         Ok(SimulatedNode {
             gpus: template.gpus(name)?,
-            limits: template.limits(name)?,
+            limits: template.limits(name, now_seconds)?,
             template: template.clone(),
             ready: true,
             rejections: 0,

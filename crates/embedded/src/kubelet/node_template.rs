@@ -175,11 +175,11 @@ impl NodeTemplate {
     }
 
     /// The limits of GPU memory on the node of this name; `None` without GPUs and without kai's node agent.
-    pub(super) fn limits(&self, name: &str) -> Result<Option<NodeLimits>, String> {
+    pub(super) fn limits(&self, name: &str, now_seconds: u64) -> Result<Option<NodeLimits>, String> {
         if self.gpus.is_empty() || !self.agent {
             return Ok(None);
         }
-        NodeLimits::new(&self.settings(name)?).map(Some)
+        NodeLimits::new(&self.settings(name)?, now_seconds).map(Some)
     }
 
     /// The Node object, without status.

@@ -99,7 +99,8 @@ fn check_node(node: &NodeTemplate) -> Result<(), String> {
         }
     }
     if let Some(driver) = &node.driver {
-        let is_number = |part: &str| !part.is_empty() && part.len() <= 5 && part.bytes().all(|byte| byte.is_ascii_digit());
+        let is_number =
+            |part: &str| !part.is_empty() && part.len() <= 5 && part.bytes().all(|byte| byte.is_ascii_digit());
         if node.gpus.is_empty() || !driver.split('.').all(is_number) {
             return Err(format!(
                 "driver is {driver:?}; write the version of a GPU driver, for instance \"615.71.09\", on a node with gpus"
@@ -220,8 +221,14 @@ mod tests {
 
     #[test]
     fn the_driver_has_a_version_and_gpus() {
-        check_refused("nodes: [{name: a, gpus: 'h100:1', driver: new}]", &["node \"a\"", "driver", "615.71.09"]);
-        check_refused("nodes: [{name: a, driver: '615.1'}]", &["node \"a\"", "driver", "with gpus"]);
+        check_refused(
+            "nodes: [{name: a, gpus: 'h100:1', driver: new}]",
+            &["node \"a\"", "driver", "615.71.09"],
+        );
+        check_refused(
+            "nodes: [{name: a, driver: '615.1'}]",
+            &["node \"a\"", "driver", "with gpus"],
+        );
         assert!(NodesFile::parse("nodes: [{name: a, gpus: 'h100:1', driver: '615.71.09'}]").is_ok());
     }
 

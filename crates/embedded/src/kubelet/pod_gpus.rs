@@ -99,7 +99,9 @@ pub(super) fn sharing_container(pod: &Value) -> &str {
         visible.any(|variable| variable["valueFrom"]["configMapKeyRef"]["name"].is_string())
     };
     let found = containers.find(shares);
-    found.and_then(|container| container["name"].as_str()).unwrap_or_default()
+    found
+        .and_then(|container| container["name"].as_str())
+        .unwrap_or_default()
 }
 
 /// The GPUs that the pod's containers get from this ConfigMap, as UUIDs or as CDI names. Only `env` counts, because it overrides

@@ -185,7 +185,8 @@ impl Inner {
             let (Some(limits), false) = (limits, shared.is_empty()) else {
                 return Ok(());
             };
-            let pod: kai_api::Pod = serde_json::from_value((*record.object).clone()).map_err(|error| error.to_string())?;
+            let pod: kai_api::Pod =
+                serde_json::from_value((*record.object).clone()).map_err(|error| error.to_string())?;
             let container = pod_gpus::sharing_container(&record.object);
             let spec = limits.prepare(&pod, &record.object, container, shared)?;
             (spec, limits.slow_runtime_seconds())
@@ -204,7 +205,7 @@ impl Inner {
         }
     }
 
-    fn now_seconds(&self) -> u64 {
+    pub(super) fn now_seconds(&self) -> u64 {
         u64::try_from(self.context.clock.now().as_second()).unwrap_or(0)
     }
 

@@ -8,14 +8,38 @@ mod node;
 mod spec;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use kai_api::{EnforcementTier, ObjectKey};
-use kai_gpu::fake::MemoryLimitFaults;
-use kai_node::enforcement::tier::Enforce;
+use kai_api::{EnforcementTier, ObjectKey, ObjectReference};
+use kai_cluster::ObjectEvent;
+pub use kai_gpu::fake::MemoryLimitFaults;
+pub use kai_node::enforcement::audit::EVENT_MISSING;
+use kai_node::enforcement::audit::PodEvent;
+pub use kai_node::enforcement::tier::Enforce;
 
 use super::{Kubelets, State};
 pub(super) use node::NodeLimits;
 pub(super) use spec::PreparedSpec;
+
+/// Between two audits of a node agent.
+pub const AUDIT_PERIOD: Duration = Duration::from_secs(30);
+
+/// An event about a pod, as the node agent records it.
+fn object_event(event: PodEvent) -> ObjectEvent {
+    ObjectEvent {
+        about: ObjectReference {
+            api_version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            namespace: event.container.namespace,
+            name: event.container.pod,
+            uid: event.container.uid,
+        },
+        severity: event.severity,
+        reason: event.reason,
+        message: event.message,
+        annotations: Vec::new(),
+    }
+}
 
 /// A container with a GPU share that runs on a simulated node, as the driver and the runtime know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +56,8 @@ pub struct LimitedContainer {
     pub limits: Vec<(String, Option<u64>)>,
     /// GPUs that were torn down after the container started: the driver has forgotten its limits.
     pub lost: BTreeSet<String>,
+    /// How long the node agent has been able to notice that a limit is lost; `None` if none is, or it can't.
+    pub noticeable_for: Option<Duration>,
 }
 
 /// A fault of a node's limits, or its end.
@@ -73,9 +99,35 @@ impl Kubelets {
             let mut state = self.lock();
             let limits = state.nodes.get_mut(node).and_then(|node| node.limits.as_mut());
             let Some(limits) = limits else { return Ok(()) };
-            limits.inject(fault);
+            limits.inject(fault, self.inner.now_seconds());
         }
         self.write_enforcement(node).await
+    }
+
+    /// The node agents' audits, each at its pace. Runs until dropped.
+    pub(super) async fn run_audits(&self) {
+        loop {
+            tokio::time::sleep(AUDIT_PERIOD).await;
+            let nodes: Vec<String> = self.lock().nodes.keys().cloned().collect();
+            for node in nodes {
+                self.audit(&node).await;
+            }
+        }
+    }
+
+    async fn audit(&self, node: &str) {
+        let audited = {
+            let mut state = self.lock();
+            let limits = state.nodes.get_mut(node).and_then(|node| node.limits.as_mut());
+            limits.map(NodeLimits::audit)
+        };
+        let Some((news, tier_changed)) = audited else { return };
+        for event in news {
+            self.inner.events.record(object_event(event)).await;
+        }
+        if tier_changed && let Err(error) = self.write_enforcement(node).await {
+            tracing::warn!(node, %error, "a simulated node agent could not write its tier");
+        }
     }
 
     /// Ends all faults of a node's limits. Limits that the driver forgot stay forgotten.

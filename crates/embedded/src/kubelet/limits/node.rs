@@ -2,21 +2,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Parser;
 use kai_api::{EnforcementTier, ObjectKey, Pod};
 use kai_gpu::fake::{FakeDriver, MemoryLimitFaults, Settings};
 use kai_gpu::{Driver, Inventory, MemoryKind, MemoryLimitSupport, MemoryLimits};
 use kai_node::allocator::inject::Mode;
+use kai_node::enforcement::audit::{Audit, AuditedReceipt, Observation, PodEvent, Repair, answer};
 use kai_node::enforcement::cgroup::{CgroupMount, CgroupPlace, CgroupVersion};
 use kai_node::enforcement::hold::EnforcePolicy;
 use kai_node::enforcement::hook::{self, HookArgs};
 use kai_node::enforcement::hook_edit::holding_hook;
 use kai_node::enforcement::program::HookProgram;
 use kai_node::enforcement::promise::{PromiseInputs, UnifiedMemoryLimit, promise};
+use kai_node::enforcement::receipt::Receipt;
+use kai_node::enforcement::receipt_dir::ReceiptDir;
 use kai_node::enforcement::tier::{self, Enforce, GpuFacts, HookSetup, NodeEnforcement, OwnMemory, TierFacts};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::time::Instant;
 
 use super::spec::{PreparedSpec, hook_options};
 use super::{LimitFault, LimitedContainer};
@@ -37,17 +42,17 @@ enum Agent {
 #[derive(Debug)]
 struct Container {
     pod: ObjectKey,
-    share_device: u32,
     cgroup: PathBuf,
     gpus: Vec<String>,
     tier: EnforcementTier,
     lost: BTreeSet<String>,
+    lost_at: Option<Instant>,
 }
 
 /// Limits of GPU memory on one node.
 #[derive(Debug)]
 pub(in crate::kubelet) struct NodeLimits {
-    /// `proc`, `cgroup` and `receipts`; `None` on a node whose driver limits nothing.
+    /// `proc`, `cgroup` and the receipts; `None` on a node whose driver limits nothing.
     directory: Option<TempDir>,
     driver: FakeDriver,
     faults: MemoryLimitFaults,
@@ -63,6 +68,11 @@ pub(in crate::kubelet) struct NodeLimits {
     share_devices: BTreeMap<String, u32>,
     /// Processes so far.
     pids: u32,
+    audit: Audit,
+    /// Why the agent gave up limiting.
+    given_up: Option<String>,
+    /// Since when nothing has kept the agent from noticing lost limits.
+    sees_since: Instant,
 }
 
 /// The command line of the hook's program.
@@ -75,7 +85,7 @@ struct HookLine {
 
 impl NodeLimits {
     /// The limits of a node with these fake GPUs.
-    pub(in crate::kubelet) fn new(settings: &Settings) -> Result<NodeLimits, String> {
+    pub(in crate::kubelet) fn new(settings: &Settings, now_seconds: u64) -> Result<NodeLimits, String> {
         let driver = FakeDriver::new(settings).map_err(|error| error.to_string())?;
         let directory = match driver.memory_limit_support() {
             MemoryLimitSupport::Offered => Some(directories()?),
@@ -93,6 +103,9 @@ impl NodeLimits {
             containers: BTreeMap::new(),
             share_devices: BTreeMap::new(),
             pids: 0,
+            audit: Audit::new(Repair::None, now_seconds),
+            given_up: None,
+            sees_since: Instant::now(),
         };
         limits.decide();
         Ok(limits)
@@ -135,10 +148,13 @@ impl NodeLimits {
             program: None,
             mps: Err("simulated nodes have no multi-process server".to_owned()),
             watch: Err("simulated containers use no GPU memory".to_owned()),
-            given_up: None,
+            given_up: self.given_up.clone(),
         };
         let mut decided = tier::decide(&facts);
-        let directory = self.directory.as_ref().filter(|_| decided.tier == EnforcementTier::Driver);
+        let directory = self
+            .directory
+            .as_ref()
+            .filter(|_| decided.tier == EnforcementTier::Driver);
         decided.hook = directory.map(|directory| self.hook_setup(directory.path()));
         self.enforcement = decided;
     }
@@ -151,18 +167,16 @@ impl NodeLimits {
             },
             library: None,
             environment: Vec::new(),
-            receipts: directory.join("receipts"),
+            receipts: ReceiptDir::new(directory).path().to_owned(),
             policy: EnforcePolicy::Closed,
         }
     }
 
-    pub(super) fn inject(&mut self, fault: &LimitFault) {
+    pub(super) fn inject(&mut self, fault: &LimitFault, now_seconds: u64) {
+        self.sees_since = Instant::now();
         match fault {
             LimitFault::AgentDies => self.agent = Agent::Dead,
-            LimitFault::AgentStarts => {
-                self.agent = Agent::Running;
-                self.decide();
-            }
+            LimitFault::AgentStarts => self.start_agent(now_seconds),
             LimitFault::Driver(faults) => {
                 self.faults = faults.clone();
                 self.apply(&self.faults);
@@ -175,11 +189,18 @@ impl NodeLimits {
             }
             LimitFault::Enforce(enforce) => {
                 self.enforce = *enforce;
-                self.agent = Agent::Running;
-                self.decide();
+                self.start_agent(now_seconds);
             }
             LimitFault::SlowRuntime(seconds) => self.slow_runtime_seconds = *seconds,
         }
+    }
+
+    /// Starts the agent again: it remembers nothing, and decides anew.
+    fn start_agent(&mut self, now_seconds: u64) {
+        self.agent = Agent::Running;
+        self.audit = Audit::new(Repair::None, now_seconds);
+        self.given_up = None;
+        self.decide();
     }
 
     fn tear_down(&mut self, gpu: &str) {
@@ -188,6 +209,7 @@ impl NodeLimits {
         let users = self.containers.values_mut();
         for container in users.filter(|container| container.gpus.iter().any(|its| its == gpu)) {
             container.lost.insert(gpu.to_owned());
+            container.lost_at.get_or_insert_with(Instant::now);
         }
     }
 
@@ -247,7 +269,6 @@ impl NodeLimits {
             .map(|(setup, request)| holding_hook(setup, &share_name(share_device), request));
         Ok(PreparedSpec {
             pod: ObjectKey::new(pod.metadata.namespace(), pod.metadata.plain_name()),
-            share_device,
             gpus: gpus.to_vec(),
             tier: self.enforcement.tier,
             hooks: hooks.into_iter().collect(),
@@ -291,11 +312,11 @@ impl NodeLimits {
         }
         let container = Container {
             pod: spec.pod,
-            share_device: spec.share_device,
             cgroup,
             gpus: spec.gpus,
             tier: spec.tier,
             lost: BTreeSet::new(),
+            lost_at: None,
         };
         self.containers.insert(uid.to_owned(), container);
         Ok(())
@@ -363,6 +384,53 @@ impl NodeLimits {
         read.ok().and_then(|memory| memory.limits.hard_bytes)
     }
 
+    /// How long the agent has been able to notice that the container lost a limit.
+    fn noticeable_for(&self, container: &Container) -> Option<Duration> {
+        let lost_at = container.lost_at?;
+        let sees = self.agent == Agent::Running && self.faults.get_code.is_none();
+        sees.then(|| lost_at.max(self.sees_since).elapsed())
+    }
+
+    /// The agent compares its receipts with the driver. Returns news for the owners of pods, and whether the node's tier changed.
+    pub(super) fn audit(&mut self) -> (Vec<PodEvent>, bool) {
+        let (Some(directory), Agent::Running) = (&self.directory, self.agent) else {
+            return (Vec::new(), false);
+        };
+        let receipts = ReceiptDir::new(directory.path());
+        let observation = Observation {
+            receipts: receipts
+                .read()
+                .into_iter()
+                .map(|(share_device, receipt)| self.observed(share_device, receipt))
+                .collect(),
+            held: Some(self.share_devices.values().map(|number| share_name(*number)).collect()),
+            unlimited: Vec::new(),
+        };
+        let audited = self.audit.step(&observation);
+        audited
+            .remove
+            .iter()
+            .for_each(|share_device| receipts.remove(share_device));
+        let gives_up = audited.give_up.is_some() && self.given_up != audited.give_up;
+        if gives_up {
+            self.given_up = audited.give_up;
+            self.decide();
+        }
+        (audited.events, gives_up)
+    }
+
+    fn observed(&self, share_device: String, receipt: Receipt) -> AuditedReceipt {
+        let cgroup = Path::new(&receipt.cgroup);
+        let limits = receipt.limits.iter();
+        let answers = limits.map(|limit| answer(limit, self.driver.memory_limits(&limit.gpu, cgroup)));
+        AuditedReceipt {
+            answers: answers.collect(),
+            cgroup_exists: cgroup.is_dir(),
+            share_device,
+            receipt,
+        }
+    }
+
     /// The running containers with what the driver has for them.
     pub(super) fn containers(&self, node: &str) -> Vec<LimitedContainer> {
         let shown = self.containers.iter().map(|(uid, container)| LimitedContainer {
@@ -376,6 +444,7 @@ impl NodeLimits {
                 .map(|gpu| (gpu.clone(), self.recorded(gpu, &container.cgroup)))
                 .collect(),
             lost: container.lost.clone(),
+            noticeable_for: self.noticeable_for(container),
         });
         shown.collect()
     }
@@ -391,7 +460,10 @@ impl NodeLimits {
         let above: Vec<PathBuf> = pods_of(&slice).chain([root, slice.clone()]).collect();
         for device in &self.inventory().devices {
             let gpu = &device.uuid;
-            let others = self.containers.values().filter(|container| !container.gpus.contains(gpu));
+            let others = self
+                .containers
+                .values()
+                .filter(|container| !container.gpus.contains(gpu));
             for container in others {
                 if let Some(bytes) = self.recorded(gpu, &container.cgroup) {
                     strays.push(format!(
@@ -402,7 +474,9 @@ impl NodeLimits {
             }
             for directory in &above {
                 if let Some(bytes) = self.recorded(gpu, directory) {
-                    strays.push(format!("a cgroup above containers is limited to {bytes} bytes on GPU {gpu}"));
+                    strays.push(format!(
+                        "a cgroup above containers is limited to {bytes} bytes on GPU {gpu}"
+                    ));
                 }
             }
         }
@@ -414,9 +488,12 @@ impl NodeLimits {
 fn directories() -> Result<TempDir, String> {
     let failed = |error: std::io::Error| format!("a directory for simulated containers can't be made: {error}");
     let directory = TempDir::with_prefix("kai-simulated-node-").map_err(failed)?;
-    for part in ["proc", "cgroup", "receipts"] {
+    for part in ["proc", "cgroup"] {
         std::fs::create_dir(directory.path().join(part)).map_err(failed)?;
     }
+    ReceiptDir::new(directory.path())
+        .create()
+        .map_err(|error| error.to_string())?;
     Ok(directory)
 }
 

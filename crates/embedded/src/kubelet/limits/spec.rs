@@ -7,8 +7,6 @@ use kai_node::driver_files::cdi::Hook;
 #[derive(Clone, Debug)]
 pub(in crate::kubelet) struct PreparedSpec {
     pub(super) pod: ObjectKey,
-    /// The number of the container's share device.
-    pub(super) share_device: u32,
     /// UUIDs of the container's GPUs.
     pub(super) gpus: Vec<String>,
     /// The node's tier at that time.
