@@ -5,6 +5,7 @@ mod crds;
 mod doctor;
 mod draw;
 pub mod embedded;
+mod gpu_limit_hook;
 mod grid;
 mod inspect;
 mod log;
@@ -90,6 +91,9 @@ commands! {
     Uninstall => uninstall.run,
     /// Serve the GPUs of this node: offer them to the kubelet, inject the driver, label the node, watch health.
     NodeAgent => node_agent.run,
+    /// Hold the container whose state is on stdin to its GPU memory. Container runtimes run this.
+    #[command(hide = true)]
+    GpuLimitHook => gpu_limit_hook.run,
     /// Annotate this reservation pod with the GPU that it was given, and hold the GPU. For nodes without the agent.
     ResourceReservation => resource_reservation.run,
     /// Check this machine and report what will not work, why, and what repairs it. Changes nothing.

@@ -37,7 +37,7 @@ pub use generation::Generation;
 pub use informer::{Informer, Subscription};
 pub use informers::{Informers, Kind};
 pub use metrics_authorizer::{Access, MetricsAuthorizer};
-pub use node::{Condition, ConditionStatus, LabelsApplied, NodeEvent, Severity};
+pub use node::{Claim, Condition, ConditionStatus, LabelsApplied, NodeEvent, Severity};
 pub use owner::{ANCHOR, CLUSTER_ROLE, InstallationOwner};
 pub use path::printable;
 pub use pods::{PodChange, PodMeta};

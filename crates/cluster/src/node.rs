@@ -48,6 +48,15 @@ pub enum ConditionStatus {
     False,
 }
 
+/// Who writes a condition that was applied without force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// The field manager that applied it.
+    Ours,
+    /// Another one; the condition did not change.
+    Foreign,
+}
+
 /// An event to be recorded about a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeEvent {
@@ -166,6 +175,16 @@ impl Client {
         manager: &str,
         conditions: &[Condition],
     ) -> Result<(), Error> {
+        self.apply_conditions(node, PatchParams::apply(manager).force(), conditions)
+            .await
+    }
+
+    async fn apply_conditions(
+        &self,
+        node: &str,
+        parameters: PatchParams,
+        conditions: &[Condition],
+    ) -> Result<(), Error> {
         let now = whole_seconds(jiff::Timestamp::now());
         let entry = |condition: &Condition| {
             let status = match condition.status {
@@ -187,7 +206,6 @@ impl Client {
             "metadata": { "name": node },
             "status": { "conditions": conditions.iter().map(entry).collect::<Vec<_>>() },
         });
-        let parameters = PatchParams::apply(manager).force();
         let request = of_node(node)
             .and_then(|(requests, name)| requests.patch_subresource("status", &name, &parameters, &Patch::Apply(body)));
         let kinds: Vec<&str> = conditions.iter().map(|condition| condition.kind.as_str()).collect();
@@ -196,6 +214,24 @@ impl Client {
             request,
         )
         .await
+    }
+
+    /// Like [`Client::apply_node_conditions`], but never by force: conditions that another field manager owns stay its own. With an empty
+    /// list the manager gives up its conditions.
+    pub async fn apply_unclaimed_node_conditions(
+        &self,
+        node: &str,
+        manager: &str,
+        conditions: &[Condition],
+    ) -> Result<Claim, Error> {
+        let applied = self
+            .apply_conditions(node, PatchParams::apply(manager), conditions)
+            .await;
+        match applied {
+            Ok(()) => Ok(Claim::Ours),
+            Err(error) if error.is_conflict() => Ok(Claim::Foreign),
+            Err(error) => Err(error),
+        }
     }
 
     /// Records an event about the node, where `kubectl describe node` finds it.

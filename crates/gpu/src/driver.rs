@@ -1,9 +1,17 @@
 //! The interface to GPU hardware: one object-safe trait. The inventory's notes say where facts came from.
 
 use std::fmt;
+use std::path::Path;
 use std::time::Duration;
 
-use crate::{GpuError, HealthEvent, Inventory, Sample};
+use crate::memory_limits::{get_attempt, set_attempt};
+use crate::{
+    CgroupMemory, GpuComputeMode, GpuError, GpuProcesses, HealthEvent, Inventory, MemoryLimitError, MemoryLimitSupport,
+    MemoryLimits, Sample,
+};
+
+/// Why a driver other than NVML has no memory limits.
+const NO_LIMITS: &str = "this driver has no memory limits per cgroup";
 
 /// Lists, measures and watches the GPUs of one machine.
 ///
@@ -28,6 +36,57 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// Waits up to `timeout` for health events. Returns at once with all that are due, or an empty list at the timeout.
     /// Events are delivered once, so one thread per driver should wait. Drivers without events sleep and return nothing.
     fn wait_events(&self, timeout: Duration) -> Result<Vec<HealthEvent>, GpuError>;
+
+    /// Whether the driver's library has the calls for memory limits per cgroup. `Offered` does not say that a GPU takes a limit.
+    fn memory_limit_support(&self) -> MemoryLimitSupport {
+        MemoryLimitSupport::Missing {
+            reason: NO_LIMITS.to_owned(),
+        }
+    }
+
+    /// The memory limits of a cgroup on a GPU, and what the cgroup uses. `gpu` is a UUID; `cgroup` is the full path of the cgroup's
+    /// directory as this process sees it. An error does not prove that there is no limit, nor that limits are not supported.
+    fn memory_limits(&self, gpu: &str, cgroup: &Path) -> Result<CgroupMemory, MemoryLimitError> {
+        Err(MemoryLimitError::Missing {
+            attempt: get_attempt(gpu, cgroup),
+            reason: NO_LIMITS.to_owned(),
+        })
+    }
+
+    /// Sets the memory limits of a cgroup on a GPU. Needs root and `CAP_SYS_ADMIN`. [`crate::set_and_verify`] also reads them back.
+    fn set_memory_limits(&self, gpu: &str, cgroup: &Path, limits: MemoryLimits) -> Result<(), MemoryLimitError> {
+        Err(MemoryLimitError::Missing {
+            attempt: set_attempt(gpu, cgroup, limits),
+            reason: NO_LIMITS.to_owned(),
+        })
+    }
+
+    /// The processes on each GPU of [`Driver::devices`], in the same order. Processes outside of this process's pid namespace are missing.
+    fn processes(&self) -> Result<Vec<GpuProcesses>, GpuError> {
+        let unlisted = |device: crate::Device| GpuProcesses {
+            uuid: device.uuid,
+            processes: None,
+        };
+        Ok(self.devices()?.devices.into_iter().map(unlisted).collect())
+    }
+
+    /// Whether the driver keeps this GPU initialized while nobody uses it. `None`: the driver does not say. Without it, an idle GPU forgets
+    /// its memory limits unless some process keeps NVML open.
+    fn persistence_mode(&self, _gpu: &str) -> Result<Option<bool>, GpuError> {
+        Ok(None)
+    }
+
+    /// How many processes may use this GPU. `None`: the GPU has no compute modes.
+    fn compute_mode(&self, _gpu: &str) -> Result<Option<GpuComputeMode>, GpuError> {
+        Ok(None)
+    }
+
+    /// Sets how many processes may use this GPU. Needs root.
+    fn set_compute_mode(&self, gpu: &str, mode: GpuComputeMode) -> Result<(), GpuError> {
+        Err(GpuError::NotSupported {
+            attempt: format!("setting the compute mode of GPU {gpu} to {mode}"),
+        })
+    }
 }
 
 /// The implementations of [`Driver`].

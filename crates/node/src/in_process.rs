@@ -14,6 +14,7 @@ use crate::allocator::offer::Offer;
 use crate::allocator::plan::Policy;
 use crate::allocator::prefer::PreferenceQuery;
 use crate::driver_files::prepare;
+use crate::enforcement::tier::NodeEnforcement;
 use crate::health::{Change, Rules};
 use crate::kubelet::deviceplugin::{ContainerAllocateResponse, Device};
 use crate::labels::Labels;
@@ -27,6 +28,8 @@ pub struct Setup {
     pub rules: Rules,
     /// How GPUs are injected, which decides the content of Allocate responses.
     pub mode: Mode,
+    /// By what the node holds containers to their GPU share; `None` for a node without the label.
+    pub enforcement: Option<NodeEnforcement>,
 }
 
 /// The GPUs of one node, as its agent offers them.
@@ -60,6 +63,9 @@ impl NodeGpus {
         let mut state = State::new(setup.policy, setup.rules.clone(), None);
         state.apply(Input::Listed(Box::new(inventory)));
         state.apply(Input::Injection(injection));
+        if let Some(enforcement) = setup.enforcement {
+            state.apply(Input::Enforcement(Box::new(enforcement)));
+        }
         let snapshot = state.snapshot();
         Self {
             state,
@@ -131,6 +137,11 @@ impl NodeGpus {
     /// Applies a changed inventory: MIG devices, or a card that was added or removed. A removed GPU stays listed as unhealthy.
     pub fn relist(&mut self, inventory: Inventory) -> Vec<Change> {
         self.apply(Input::Listed(Box::new(inventory)))
+    }
+
+    /// Changes by what the node holds containers to their GPU share.
+    pub fn enforce(&mut self, enforcement: NodeEnforcement) {
+        self.apply(Input::Enforcement(Box::new(enforcement)));
     }
 
     /// The node condition `GPUsHealthy`: status, reason, message. `None` on a node without GPUs.

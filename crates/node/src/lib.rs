@@ -3,6 +3,7 @@
 //! * [`allocator`] offers the GPUs to the kubelet and answers its calls (device plugin API);
 //! * [`driver_files`] finds the driver's files and injects them into containers, by CDI or by mounts;
 //! * [`share_devices`] injects GPU shares into containers;
+//! * [`enforcement`] holds containers to their GPU share, and checks that they are held;
 //! * [`plugin_config`] reads the node's configuration from a ConfigMap of NVIDIA's device plugin;
 //! * [`labels`] decides the node's labels, [`health`] which GPUs may be allocated, [`metrics`] serves measurements;
 //! * [`reservation_annotator`] annotates reservation pods with the GPU that they hold;
@@ -17,6 +18,7 @@ pub mod agent;
 pub mod allocator;
 pub mod doctor;
 pub mod driver_files;
+pub mod enforcement;
 mod error;
 pub mod health;
 pub mod in_process;

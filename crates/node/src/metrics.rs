@@ -13,14 +13,17 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use kai_gpu::{Device, Driver, Sample};
 use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 use crate::Error;
+use crate::agent::limits_audit::LimitMetrics;
 use crate::agent::state::Snapshot;
 use crate::allocator::plan::device_uuid;
+use crate::enforcement::audit::Enforced;
 use crate::kubelet::deviceplugin::HEALTHY;
 use crate::podresources::{self, DeviceAllocation};
 
@@ -40,8 +43,22 @@ pub struct Sources {
     pub pod_resources: std::path::PathBuf,
     /// Registrations that the kubelet accepted since the start.
     pub registrations: Arc<AtomicU64>,
+    /// What the last audit of limits found.
+    pub limits: watch::Receiver<Arc<LimitMetrics>>,
+    /// Whether limits are also told by KAI's names.
+    pub fractioning: FractioningMetrics,
     /// Decides who may read the metrics.
     pub authorizer: kai_cluster::MetricsAuthorizer,
+}
+
+/// Whether the use of limited memory is also told by the names of KAI's GPU fractioning.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum FractioningMetrics {
+    /// By our names only.
+    #[default]
+    Off,
+    /// By both.
+    On,
 }
 
 const METRICS: &str = "/metrics";
@@ -96,6 +113,8 @@ async fn metrics(
         samples: &samples,
         allocations: &allocations,
         registrations: sources.registrations.load(Ordering::Relaxed),
+        limits: &sources.limits.borrow().clone(),
+        fractioning: sources.fractioning,
     });
     (
         [(
@@ -120,6 +139,10 @@ pub struct Scrape<'a> {
     pub allocations: &'a [DeviceAllocation],
     /// Registrations that the kubelet accepted since the start.
     pub registrations: u64,
+    /// What the last audit of limits found.
+    pub limits: &'a LimitMetrics,
+    /// Whether limits are also told by KAI's names.
+    pub fractioning: FractioningMetrics,
 }
 
 /// The metrics in Prometheus' text format.
@@ -127,6 +150,7 @@ pub fn render(scrape: &Scrape) -> String {
     let mut registry = Registry::default();
     add_gpu_gauges(&mut registry, scrape);
     add_agent_gauges(&mut registry, scrape);
+    add_limits(&mut registry, scrape);
     let mut text = String::new();
     encode(&mut text, &registry).expect("writing to a string does not fail");
     text
@@ -166,6 +190,74 @@ fn add_gpu_gauges(registry: &mut Registry, scrape: &Scrape) {
             &power,
             sample.power_milliwatts.map(|milliwatts| milliwatts as f64 / 1000.0),
         );
+    }
+}
+
+/// The memory limits of containers with a GPU share.
+fn add_limits(registry: &mut Registry, scrape: &Scrape) {
+    let failures: Family<Labels, Counter> = Family::default();
+    registry.register(
+        "kai_gpu_limit_failures",
+        "Failures to set the memory limit of a container, by the driver's error constant; other where the driver was not the cause",
+        failures.clone(),
+    );
+    for (code, count) in &scrape.limits.failures {
+        failures.get_or_create(&vec![("code", code.clone())]).inc_by(*count);
+    }
+    let mut register = |name: &str, help: &str| register(registry, name, help);
+    let limit = register("kai_gpu_limit_bytes", "The most GPU memory that the container may use");
+    let used = register(
+        "kai_gpu_limit_used_bytes",
+        "GPU memory that the container uses, by the driver's count",
+    );
+    let enforced = register(
+        "kai_gpu_limit_enforced",
+        "1 if the driver has the limit, 0 if it has none or another one",
+    );
+    let fractioning = match scrape.fractioning {
+        FractioningMetrics::On => Some(register(
+            "gpu_fractioning_gpu_memory_used_bytes",
+            "GPU memory that the pod uses, by the name of KAI's GPU fractioning",
+        )),
+        FractioningMetrics::Off => None,
+    };
+    for row in &scrape.limits.rows {
+        let index = scrape
+            .snapshot
+            .inventory
+            .device(&row.gpu)
+            .map_or_else(String::new, |device| device.index.to_string());
+        let labels = vec![
+            ("node", scrape.node.to_owned()),
+            ("namespace", row.container.namespace.clone()),
+            ("pod", row.container.pod.clone()),
+            ("container", row.container.container.clone()),
+            ("UUID", row.gpu.clone()),
+            ("gpu", index.clone()),
+        ];
+        limit.get_or_create(&labels).set(row.limit_bytes as f64);
+        if let Some(bytes) = row.used_bytes {
+            used.get_or_create(&labels).set(bytes as f64);
+        }
+        match row.enforced {
+            Enforced::Yes => {
+                enforced.get_or_create(&labels).set(1.0);
+            }
+            Enforced::No => {
+                enforced.get_or_create(&labels).set(0.0);
+            }
+            Enforced::Unknown => {}
+        }
+        if let (Some(fractioning), Some(bytes)) = (&fractioning, row.used_bytes) {
+            let labels = vec![
+                ("namespace", row.container.namespace.clone()),
+                ("pod", row.container.pod.clone()),
+                ("pod_uuid", row.container.uid.clone()),
+                ("gpu_uuid", row.gpu.clone()),
+                ("gpu", index),
+            ];
+            fractioning.get_or_create(&labels).set(bytes as f64);
+        }
     }
 }
 
@@ -270,6 +362,8 @@ mod tests {
             samples: &samples,
             allocations: &allocations,
             registrations: 2,
+            limits: &LimitMetrics::default(),
+            fractioning: FractioningMetrics::Off,
         };
         // The encoder keeps label sets in a hash map: their order is not a promise.
         let text = render(&scrape).replace(kai_cluster::VERSION, "1.2.3");

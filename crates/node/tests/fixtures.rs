@@ -168,7 +168,7 @@ fn labels_and_cdi_specs_of_every_recorded_machine() {
                 assert!(labels.contains(label), "{name} has no {label}");
             }
         }
-        let prepared = injector(&name, tree.path()).plan(&inventory);
+        let prepared = injector(&name, tree.path()).plan(&inventory, None);
         let spec = prepared.spec.map(without_groups);
         assert_eq!(
             spec.as_ref().map(Spec::problems).unwrap_or_default(),
@@ -209,8 +209,9 @@ fn the_doctor_on_every_recorded_machine() {
 /// On a Jetson all gauges have values without NVML: from sysfs, and memory from /proc/meminfo.
 #[test]
 fn metrics_of_every_jetson() {
+    use kai_node::agent::limits_audit::LimitMetrics;
     use kai_node::agent::state::Snapshot;
-    use kai_node::metrics::{Scrape, render};
+    use kai_node::metrics::{FractioningMetrics, Scrape, render};
     for name in fixtures() {
         let tree = tree(&name);
         let options = OpenOptions {
@@ -233,6 +234,8 @@ fn metrics_of_every_jetson() {
             samples: &opened.driver.samples().unwrap(),
             allocations: &[],
             registrations: 1,
+            limits: &LimitMetrics::default(),
+            fractioning: FractioningMetrics::Off,
         });
         let gauges: String = text
             .lines()
@@ -272,6 +275,7 @@ fn groups_of_restricted_nodes_are_carried() {
         nodes: &nodes.into(),
         machine: Machine::Aarch64,
         env: &[],
+        hook: None,
     };
     let spec = spec(&of).unwrap();
     assert_eq!(spec.cdi_version, "0.7.0");

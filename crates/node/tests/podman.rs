@@ -41,7 +41,7 @@ fn podman_runs_a_container_with_a_device_from_the_spec() {
             vec!["KAI_FAKE_GPUS=a100-40:2".to_owned()],
         )),
     };
-    let outcome = injector.apply(&inventory, &injector.plan(&inventory));
+    let outcome = injector.apply(&inventory, &injector.plan(&inventory, None));
     assert!(outcome.error.is_none(), "{:?}", outcome.error);
 
     let first = &inventory.devices[0].uuid;

@@ -41,6 +41,16 @@ impl Pod {
         let (_, gpus) = self.requests(&mut Vec::new());
         gpu_request(&gpus).unwrap_or_else(|_| occupied(&gpus))
     }
+
+    /// The memory that the pod's GPU share requests on a GPU with `gpu_memory_mib`, in whole MiB rounded down. `None` if the pod requests
+    /// no GPU share.
+    pub fn share_memory_mib(&self, gpu_memory_mib: i64) -> Option<i64> {
+        match self.gpu_usage() {
+            GpuRequest::Fraction { fraction, .. } => Some(fraction.of_mib(gpu_memory_mib)),
+            GpuRequest::Memory { mib, .. } => Some(mib),
+            GpuRequest::None | GpuRequest::Whole { .. } | GpuRequest::Mig { .. } => None,
+        }
+    }
 }
 
 /// The requests of one container. A limit without a request counts as the request, as in the API server.

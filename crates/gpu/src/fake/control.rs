@@ -27,6 +27,12 @@ pub struct Control {
     /// until the client reopens the library.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub until_opened_anew: bool,
+    /// Which calls for memory limits the library has. Absent: both in driver 615 and newer, otherwise none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_limit_calls: Option<MemoryLimitCalls>,
+    /// Where the driver looks for the limit of a cgroup.
+    #[serde(skip_serializing_if = "MemoryLimitLookup::is_default")]
+    pub memory_limit_lookup: MemoryLimitLookup,
     /// Lines the library prints to stderr when it starts, as Tegra's libraries do.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub noise: Vec<String>,
@@ -44,6 +50,58 @@ pub enum LibraryFault {
     VersionMismatch,
     /// `Unknown Error`, what a container sees after its device access was revoked.
     Unknown,
+}
+
+/// Which of the calls `nvmlDeviceSetMemoryLimits_v1` and `nvmlDeviceGetMemoryLimits_v1` a library has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemoryLimitCalls {
+    /// Both.
+    Both,
+    /// Only the first.
+    SetOnly,
+    /// Only the second.
+    GetOnly,
+    /// None.
+    None,
+}
+
+/// Where the driver looks for the limit of a cgroup, by the back end that it has chosen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemoryLimitLookup {
+    /// In the cgroup and its ancestors: the nearest limit counts (back end `misc`).
+    #[default]
+    Nearest,
+    /// In the cgroup alone (back end `dmem`).
+    Leaf,
+}
+
+impl MemoryLimitLookup {
+    fn is_default(&self) -> bool {
+        *self == MemoryLimitLookup::default()
+    }
+}
+
+/// How the memory limits of one GPU misbehave.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct MemoryLimitFaults {
+    /// NVML code of every write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub set_code: Option<u32>,
+    /// NVML code of every read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub get_code: Option<u32>,
+    /// The hard limit that every read answers, instead of the true one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_back_hard_mib: Option<u64>,
+    /// How often the GPU was torn down. Limits that were set under another number are lost.
+    pub teardowns: u32,
+    /// How long each call takes.
+    pub delay_ms: u64,
+    /// Whether a write needs `CAP_SYS_ADMIN`, as it does on hardware.
+    pub needs_administrator: bool,
 }
 
 /// State of one GPU. Absent fields have their idle values.
@@ -71,6 +129,12 @@ pub struct GpuControl {
     /// Queries refused with NOT_SUPPORTED, besides those of the profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_supported: Option<Vec<QueryGroup>>,
+    /// Whether it stays initialized while nobody uses it; it does by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub persistence_mode: Option<bool>,
+    /// How its memory limits misbehave.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_limits: Option<MemoryLimitFaults>,
 }
 
 impl GpuControl {
@@ -84,6 +148,8 @@ impl GpuControl {
             power_watts: self.power_watts.or(broader.power_watts),
             processes: self.processes.or_else(|| broader.processes.clone()),
             not_supported: self.not_supported.or_else(|| broader.not_supported.clone()),
+            persistence_mode: self.persistence_mode.or(broader.persistence_mode),
+            memory_limits: self.memory_limits.or_else(|| broader.memory_limits.clone()),
         }
     }
 }
@@ -104,7 +170,7 @@ pub enum GpuState {
 }
 
 /// A process on a GPU.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Process {
     /// Process id.
@@ -121,6 +187,12 @@ pub struct Process {
     /// Name of a process that does not exist on this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Directory of the cgroup of a process that does not exist on this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<PathBuf>,
+    /// Whether the driver reports its memory as not available.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory_unavailable: bool,
 }
 
 /// What a process does on a GPU.
@@ -130,6 +202,8 @@ pub enum ProcessKind {
     /// CUDA.
     #[default]
     Compute,
+    /// CUDA through a multi-process server.
+    MpsClient,
     /// Rendering.
     Graphics,
 }

@@ -1,17 +1,28 @@
 //! [`Driver`] over the fake [`Machine`]: answers like a real driver, without hardware. [`FakeDriver::start`] refuses to start beside a real
 //! driver; tests and simulated nodes use [`FakeDriver::new`].
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{Control, GpuState, LibraryFault, Machine, Settings};
+use super::{Control, FakeGpu, GpuState, LibraryFault, Machine, MemoryLimitCalls, ProcessKind, QueryGroup, Settings};
+use crate::memory_limits::{get_attempt, set_attempt};
 use crate::platform::detect;
+use crate::processes::each_process_once;
 use crate::roots::Roots;
-use crate::{Driver, DriverKind, GpuError, HealthEvent, HealthEventKind, Inventory, MigInstance, PlatformKind, Sample};
+use crate::{
+    CgroupMemory, Driver, DriverKind, GpuComputeMode, GpuError, GpuProcess, GpuProcessKind, GpuProcesses, HealthEvent,
+    HealthEventKind, Inventory, MemoryLimitError, MemoryLimitSupport, MemoryLimits, MigInstance, PlatformKind, Sample,
+};
 
 /// How often a waiting thread polls the control file.
 const POLL: Duration = Duration::from_millis(50);
+
+const SET_CALL: &str = "nvmlDeviceSetMemoryLimits_v1";
+const GET_CALL: &str = "nvmlDeviceGetMemoryLimits_v1";
+const MIB: u64 = 1 << 20;
 
 /// Fake GPUs behind the [`Driver`] trait.
 #[derive(Debug)]
@@ -71,12 +82,40 @@ impl FakeDriver {
         self.change(|control| control.events.push(super::ControlEvent::xid(gpu, xid)));
     }
 
-    fn working_control(&self, attempt: &str) -> Result<std::sync::Arc<Control>, GpuError> {
+    fn working_control(&self, attempt: &str) -> Result<Arc<Control>, GpuError> {
         let control = self.machine.control();
         match control.library {
             None => Ok(control),
             Some(fault) => Err(library_error(fault, attempt)),
         }
+    }
+
+    /// A GPU that answers, with the present control value. `id` is a UUID or alias of a GPU, or the UUID of a MIG device.
+    fn answering(&self, id: &str, attempt: String) -> Result<(&FakeGpu, Arc<Control>), GpuError> {
+        let control = self.working_control(&attempt)?;
+        let owner = self.machine.inventory().device(id);
+        let gpu = owner.and_then(|device| self.machine.gpus().get(device.index as usize));
+        let missing = || GpuError::DeviceNotFound { id: id.to_owned() };
+        let gpu = gpu.ok_or_else(missing)?;
+        match gpu.status(&control).state {
+            GpuState::Healthy => Ok((gpu, control)),
+            GpuState::Lost => Err(GpuError::GpuLost { attempt }),
+            GpuState::ResetRequired => Err(GpuError::ResetRequired { attempt }),
+            GpuState::Removed => Err(missing()),
+        }
+    }
+
+    /// A GPU whose memory limits can be asked for.
+    fn limited(&self, gpu: &str, attempt: &str) -> Result<(&FakeGpu, Arc<Control>), MemoryLimitError> {
+        self.answering(gpu, attempt.to_owned()).map_err(|error| match error {
+            GpuError::DeviceNotFound { .. } => MemoryLimitError::NoGpu {
+                attempt: attempt.to_owned(),
+            },
+            source => MemoryLimitError::Driver {
+                attempt: attempt.to_owned(),
+                source,
+            },
+        })
     }
 
     fn due_events(&self, cursor: &mut EventCursor) -> Vec<HealthEvent> {
@@ -143,7 +182,7 @@ impl FakeDriver {
             gpu_instance_id,
             compute_instance_id: event.compute_instance_id.unwrap_or(0),
         });
-        let named = |gpu: &&super::FakeGpu| {
+        let named = |gpu: &&FakeGpu| {
             event.gpu == "*" || event.gpu == gpu.device.uuid || event.gpu == gpu.device.index.to_string()
         };
         let concerned = self.machine.gpus().iter().filter(named);
@@ -173,7 +212,7 @@ impl Driver for FakeDriver {
 
     fn samples(&self) -> Result<Vec<Sample>, GpuError> {
         let control = self.working_control("measuring the GPUs")?;
-        let present = |gpu: &&super::FakeGpu| gpu.status(&control).state != GpuState::Removed;
+        let present = |gpu: &&FakeGpu| gpu.status(&control).state != GpuState::Removed;
         Ok(self
             .machine
             .gpus()
@@ -184,19 +223,8 @@ impl Driver for FakeDriver {
     }
 
     fn probe(&self, uuid: &str) -> Result<(), GpuError> {
-        let attempt = format!("asking GPU {uuid} whether it answers");
-        let control = self.working_control(&attempt)?;
-        let owner = self.machine.inventory().device(uuid);
-        let gpu = owner.and_then(|device| self.machine.gpus().get(device.index as usize));
-        let Some(gpu) = gpu else {
-            return Err(GpuError::DeviceNotFound { id: uuid.to_owned() });
-        };
-        match gpu.status(&control).state {
-            GpuState::Healthy => Ok(()),
-            GpuState::Lost => Err(GpuError::GpuLost { attempt }),
-            GpuState::ResetRequired => Err(GpuError::ResetRequired { attempt }),
-            GpuState::Removed => Err(GpuError::DeviceNotFound { id: uuid.to_owned() }),
-        }
+        self.answering(uuid, format!("asking GPU {uuid} whether it answers"))
+            .map(drop)
     }
 
     fn wait_events(&self, timeout: Duration) -> Result<Vec<HealthEvent>, GpuError> {
@@ -211,6 +239,94 @@ impl Driver for FakeDriver {
             }
             self.changed.wait_for(&mut cursor, left.min(slice));
         }
+    }
+
+    fn memory_limit_support(&self) -> MemoryLimitSupport {
+        let missing = |calls: &str| MemoryLimitSupport::Missing {
+            reason: format!("the fake driver lacks {calls}"),
+        };
+        match self.machine.memory_limit_calls(&self.machine.control()) {
+            MemoryLimitCalls::Both => MemoryLimitSupport::Offered,
+            MemoryLimitCalls::SetOnly => missing(GET_CALL),
+            MemoryLimitCalls::GetOnly => missing(SET_CALL),
+            MemoryLimitCalls::None => missing(&format!("{SET_CALL} and {GET_CALL}")),
+        }
+    }
+
+    fn memory_limits(&self, gpu: &str, cgroup: &Path) -> Result<CgroupMemory, MemoryLimitError> {
+        let attempt = get_attempt(gpu, cgroup);
+        let (gpu, control) = self.limited(gpu, &attempt)?;
+        let answer = self.machine.memory_limits(gpu, &control, cgroup);
+        answer.map_err(|code| MemoryLimitError::Refused { attempt, code })
+    }
+
+    fn set_memory_limits(&self, gpu: &str, cgroup: &Path, limits: MemoryLimits) -> Result<(), MemoryLimitError> {
+        let attempt = set_attempt(gpu, cgroup, limits);
+        let (gpu, control) = self.limited(gpu, &attempt)?;
+        let answer = self.machine.set_memory_limits(gpu, &control, cgroup, limits);
+        answer.map_err(|code| MemoryLimitError::Refused { attempt, code })
+    }
+
+    fn processes(&self) -> Result<Vec<GpuProcesses>, GpuError> {
+        let control = self.working_control("listing the processes on the GPUs")?;
+        let present = |gpu: &&FakeGpu| gpu.status(&control).state != GpuState::Removed;
+        Ok(self
+            .machine
+            .gpus()
+            .iter()
+            .filter(present)
+            .map(|gpu| processes_on(gpu, &control))
+            .collect())
+    }
+
+    fn persistence_mode(&self, gpu: &str) -> Result<Option<bool>, GpuError> {
+        let (gpu, control) = self.answering(gpu, format!("reading the persistence mode of GPU {gpu}"))?;
+        Ok(Some(gpu.status(&control).control.persistence_mode.unwrap_or(true)))
+    }
+
+    fn compute_mode(&self, gpu: &str) -> Result<Option<GpuComputeMode>, GpuError> {
+        let (gpu, control) = self.answering(gpu, format!("reading the compute mode of GPU {gpu}"))?;
+        let supported = gpu.supports(QueryGroup::ComputeMode, &gpu.status(&control));
+        Ok(supported.then(|| self.machine.compute_mode(gpu)))
+    }
+
+    fn set_compute_mode(&self, gpu: &str, mode: GpuComputeMode) -> Result<(), GpuError> {
+        let attempt = format!("setting the compute mode of GPU {gpu} to {mode}");
+        let (gpu, control) = self.answering(gpu, attempt.clone())?;
+        if !gpu.supports(QueryGroup::ComputeMode, &gpu.status(&control)) {
+            return Err(GpuError::NotSupported { attempt });
+        }
+        let set = self.machine.set_compute_mode(gpu, mode);
+        set.map_err(|code| GpuError::Nvml {
+            attempt,
+            words: code.to_string(),
+        })
+    }
+}
+
+/// The processes of the control value on one GPU.
+fn processes_on(gpu: &FakeGpu, control: &Control) -> GpuProcesses {
+    let status = gpu.status(control);
+    let listed = gpu.supports(QueryGroup::Processes, &status) && status.state == GpuState::Healthy;
+    let process = |process: &super::Process| GpuProcess {
+        pid: process.pid,
+        used_bytes: (!process.memory_unavailable).then_some(process.memory_mib * MIB),
+        kind: match process.kind {
+            ProcessKind::Compute => GpuProcessKind::Compute,
+            ProcessKind::MpsClient => GpuProcessKind::MpsClient,
+            ProcessKind::Graphics => GpuProcessKind::Graphics,
+        },
+        mig: gpu.partition_of(process).map(|partition| {
+            let mig = &gpu.mig[partition].device;
+            MigInstance {
+                gpu_instance_id: mig.gpu_instance_id,
+                compute_instance_id: mig.compute_instance_id,
+            }
+        }),
+    };
+    GpuProcesses {
+        uuid: gpu.device.uuid.clone(),
+        processes: listed.then(|| each_process_once(status.control.processes.iter().flatten().map(process))),
     }
 }
 
@@ -268,6 +384,7 @@ fn library_error(fault: LibraryFault, attempt: &str) -> GpuError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::set_and_verify;
 
     fn driver(text: &str) -> FakeDriver {
         FakeDriver::new(&text.parse::<Settings>().unwrap().seeded("test")).unwrap()
@@ -298,8 +415,8 @@ mod tests {
 
     #[test]
     fn events_are_delivered_once_and_at_once() {
-        let driver = std::sync::Arc::new(driver("t4:3"));
-        let waiting = std::sync::Arc::clone(&driver);
+        let driver = Arc::new(driver("t4:3"));
+        let waiting = Arc::clone(&driver);
         let thread = std::thread::spawn(move || {
             let begun = Instant::now();
             (waiting.wait_events(Duration::from_secs(20)).unwrap(), begun.elapsed())
@@ -352,6 +469,70 @@ mod tests {
         std::fs::write(&path, "events: [{gpu: 0, xid: 48}]").unwrap();
         let events = driver.wait_events(Duration::from_secs(10)).unwrap();
         assert_eq!(events[0].kind, HealthEventKind::Xid(48));
+    }
+
+    #[test]
+    fn limits_are_set_and_verified_through_the_trait() {
+        let limited = |control: &str| {
+            let mut settings = "a100-40".parse::<Settings>().unwrap().controlled(control).unwrap();
+            settings.driver_version = Some("615.71.09".to_owned());
+            FakeDriver::new(&settings).unwrap()
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let set = |driver: &FakeDriver, gpu: &str| set_and_verify(driver, gpu, dir.path(), MemoryLimits::hard(5 * MIB));
+        let working = limited("{}");
+        let gpu = working.devices().unwrap().devices[0].uuid.clone();
+        assert_eq!(working.memory_limit_support(), MemoryLimitSupport::Offered);
+        assert_eq!(set(&working, &gpu).unwrap().limits, MemoryLimits::hard(5 * MIB));
+        assert!(matches!(set(&working, "GPU-x"), Err(MemoryLimitError::NoGpu { .. })));
+        let wrong = limited("{gpus: {0: {memoryLimits: {readBackHardMib: 7}}}}");
+        let error = set(&wrong, &gpu).unwrap_err();
+        assert!(matches!(error, MemoryLimitError::NotKept { .. }), "{error}");
+        assert!(error.to_string().contains("then reported 7340032 bytes"), "{error}");
+        working.set_state("0", GpuState::Lost);
+        assert_eq!(set(&working, &gpu).unwrap_err().code().constant(), "GPU_IS_LOST");
+        let old = driver("a100-40");
+        let MemoryLimitSupport::Missing { reason } = old.memory_limit_support() else {
+            panic!("driver 570 has no limits")
+        };
+        assert!(reason.contains("nvmlDeviceSetMemoryLimits_v1 and"), "{reason}");
+    }
+
+    #[test]
+    fn processes_and_modes_are_told() {
+        let driver = driver("h100:2,orin-agx");
+        let control = "{gpus: {0: {persistenceMode: false, processes: [{pid: 7, memoryMib: 5}, {pid: 7, memoryMib: 5, kind: graphics}, \
+                       {pid: 8, memoryUnavailable: true, kind: mps-client}]}}}";
+        let control = Settings::of("h100", 1).controlled(control).unwrap().control;
+        driver.change(|old| *old = control);
+        let told = driver.processes().unwrap();
+        let listed = told[0].processes.as_ref().unwrap();
+        let facts: Vec<_> = listed
+            .iter()
+            .map(|process| (process.pid, process.used_bytes, process.kind))
+            .collect();
+        assert_eq!(
+            facts,
+            [
+                (7, Some(5 * MIB), GpuProcessKind::Compute),
+                (8, None, GpuProcessKind::MpsClient)
+            ]
+        );
+        assert_eq!(told[1].processes, Some(vec![]));
+        assert_eq!(told[2].processes, None, "nvgpu does not list processes");
+        let uuid = |index: usize| told[index].uuid.as_str();
+        assert_eq!(driver.persistence_mode(uuid(0)).unwrap(), Some(false));
+        assert_eq!(driver.persistence_mode(uuid(1)).unwrap(), Some(true));
+        driver
+            .set_compute_mode(uuid(0), GpuComputeMode::ExclusiveProcess)
+            .unwrap();
+        assert_eq!(
+            driver.compute_mode(uuid(0)).unwrap(),
+            Some(GpuComputeMode::ExclusiveProcess)
+        );
+        assert_eq!(driver.compute_mode(uuid(1)).unwrap(), Some(GpuComputeMode::Default));
+        assert_eq!(driver.compute_mode(uuid(2)).unwrap(), None);
+        assert!(driver.set_compute_mode(uuid(2), GpuComputeMode::Default).is_err());
     }
 
     #[test]

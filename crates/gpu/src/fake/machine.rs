@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::control::ControlFile;
+use super::record::Record;
 use super::settings::GPUS_PER_MACHINE_MAX;
 use super::{
     Control, GpuControl, GpuState, MigProfile, Process, Profile, QueryGroup, Settings, mig, profile, profile_names,
@@ -20,6 +21,7 @@ use crate::{
 pub struct Machine {
     gpus: Vec<FakeGpu>,
     inventory: Inventory,
+    record: Record,
     /// A lock, because driver calls come from any thread and each may find a changed control file.
     live: Mutex<Live>,
 }
@@ -84,7 +86,13 @@ impl Machine {
             control: Arc::new(settings.control.clone()),
             file,
         });
-        Ok(Self { gpus, inventory, live })
+        let record = Record::new(settings.record_dir.clone());
+        Ok(Self {
+            gpus,
+            inventory,
+            record,
+            live,
+        })
     }
 
     /// All GPUs, including removed ones.
@@ -95,6 +103,11 @@ impl Machine {
     /// Facts about the machine with all its GPUs.
     pub fn inventory(&self) -> &Inventory {
         &self.inventory
+    }
+
+    /// The limits and modes that were set.
+    pub(super) fn record(&self) -> &Record {
+        &self.record
     }
 
     /// The present control value.

@@ -122,6 +122,8 @@ pub enum QueryGroup {
     Ecc,
     /// NVLink state and topology.
     Topology,
+    /// How many processes may use the GPU.
+    ComputeMode,
 }
 
 /// The profile of this name.

@@ -28,6 +28,8 @@ pub struct Settings {
     pub cuda_version: Option<String>,
     /// Control file, which is polled; its content replaces `control`.
     pub control_file: Option<PathBuf>,
+    /// Directory in which memory limits and compute modes are kept, so that several processes share them. Absent: each process has its own.
+    pub record_dir: Option<PathBuf>,
     /// Faults and loads at the start.
     pub control: Control,
 }

@@ -2,6 +2,7 @@
 //! that stops answering stays in the inventory with its last known facts.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,8 +17,9 @@ use super::peers::{GpuLocation, peers};
 use super::watch::EventWatcher;
 use crate::platform::Detection;
 use crate::{
-    CudaVersion, Device, Driver, DriverKind, GpuError, HealthEvent, Inventory, OpenOptions, Peer, Platform,
-    PlatformKind, Sample, stderr_capture,
+    CgroupMemory, CudaVersion, Device, Driver, DriverKind, GpuComputeMode, GpuError, GpuProcesses, HealthEvent,
+    Inventory, MemoryLimitError, MemoryLimitSupport, MemoryLimits, OpenOptions, Peer, Platform, PlatformKind, Sample,
+    stderr_capture,
 };
 
 /// Upper bound on kept lines of the library's stderr. A library that prints more repeats itself with other addresses.
@@ -162,7 +164,7 @@ impl Shared {
         self.options.reopen_after
     }
 
-    fn failed(&self, attempt: &str, error: NvmlError) -> GpuError {
+    pub(super) fn failed(&self, attempt: &str, error: NvmlError) -> GpuError {
         if is_driver_gone(&error) {
             self.close_library();
         }
@@ -353,5 +355,33 @@ impl Driver for NvmlDriver {
         let mut watch = self.watch.lock();
         let watch = watch.get_or_insert_with(|| EventWatcher::start(Arc::clone(&self.shared)));
         Ok(watch.wait(timeout))
+    }
+
+    fn memory_limit_support(&self) -> MemoryLimitSupport {
+        self.shared.memory_limit_support()
+    }
+
+    fn memory_limits(&self, gpu: &str, cgroup: &Path) -> Result<CgroupMemory, MemoryLimitError> {
+        self.shared.memory_limits(gpu, cgroup)
+    }
+
+    fn set_memory_limits(&self, gpu: &str, cgroup: &Path, limits: MemoryLimits) -> Result<(), MemoryLimitError> {
+        self.shared.set_memory_limits(gpu, cgroup, limits)
+    }
+
+    fn processes(&self) -> Result<Vec<GpuProcesses>, GpuError> {
+        self.shared.processes()
+    }
+
+    fn persistence_mode(&self, gpu: &str) -> Result<Option<bool>, GpuError> {
+        self.shared.persistence_mode(gpu)
+    }
+
+    fn compute_mode(&self, gpu: &str) -> Result<Option<GpuComputeMode>, GpuError> {
+        self.shared.compute_mode(gpu)
+    }
+
+    fn set_compute_mode(&self, gpu: &str, mode: GpuComputeMode) -> Result<(), GpuError> {
+        self.shared.set_compute_mode(gpu, mode)
     }
 }

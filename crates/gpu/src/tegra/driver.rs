@@ -1,17 +1,23 @@
 //! [`Driver`] for Tegra systems: the integrated GPU from files and NVML, and the discrete GPUs from NVML. If NVML fails, the discrete GPUs
 //! and some facts are missing, never the integrated GPU.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use super::{igpu, sysfs};
+use crate::memory_limits::{get_attempt, set_attempt};
 use crate::nvml::NvmlDriver;
 use crate::platform::{Detection, MachineMemory, discrete_gpus};
 use crate::{
-    DeviceKind, Driver, DriverKind, GpuError, HealthEvent, HealthEventKind, Inventory, MemoryKind, OpenOptions, Sample,
-    TegraFacts, TegraStack,
+    CgroupMemory, DeviceKind, Driver, DriverKind, GpuComputeMode, GpuError, GpuProcesses, HealthEvent, HealthEventKind,
+    Inventory, MemoryKind, MemoryLimitError, MemoryLimitSupport, MemoryLimits, OpenOptions, Sample, TegraFacts,
+    TegraStack,
 };
+
+/// Why an integrated GPU has no memory limits.
+const UNIFIED: &str = "the memory of an integrated GPU is that of the machine";
 
 /// How often a waiting thread checks whether the GPU's device nodes exist.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -174,6 +180,19 @@ impl TegraDriver {
         }
     }
 
+    fn is_integrated(&self, uuid: &str) -> bool {
+        self.known.lock().igpu.as_deref() == Some(uuid)
+    }
+
+    /// NVML, for the limits of a discrete GPU.
+    fn discrete(&self, gpu: &str, attempt: impl Fn() -> String) -> Result<&NvmlDriver, MemoryLimitError> {
+        let nvml = self.nvml.as_ref().filter(|_| !self.is_integrated(gpu));
+        nvml.ok_or_else(|| MemoryLimitError::Missing {
+            attempt: attempt(),
+            reason: UNIFIED.to_owned(),
+        })
+    }
+
     /// Whether an event of NVML is about our devices. On `nvgpu` the integrated GPU works without NVML, so a lost NVML is not relevant.
     fn is_relevant(&self, event: &HealthEvent) -> bool {
         event.uuid.is_some() || self.facts().stack == Some(TegraStack::OpenRm)
@@ -273,6 +292,69 @@ impl Driver for TegraDriver {
             if !events.is_empty() || Instant::now() >= deadline {
                 return Ok(events);
             }
+        }
+    }
+
+    fn memory_limit_support(&self) -> MemoryLimitSupport {
+        match &self.nvml {
+            Some(nvml) => nvml.memory_limit_support(),
+            None => MemoryLimitSupport::Missing {
+                reason: UNIFIED.to_owned(),
+            },
+        }
+    }
+
+    fn memory_limits(&self, gpu: &str, cgroup: &Path) -> Result<CgroupMemory, MemoryLimitError> {
+        self.discrete(gpu, || get_attempt(gpu, cgroup))?
+            .memory_limits(gpu, cgroup)
+    }
+
+    fn set_memory_limits(&self, gpu: &str, cgroup: &Path, limits: MemoryLimits) -> Result<(), MemoryLimitError> {
+        let nvml = self.discrete(gpu, || set_attempt(gpu, cgroup, limits))?;
+        nvml.set_memory_limits(gpu, cgroup, limits)
+    }
+
+    fn processes(&self) -> Result<Vec<GpuProcesses>, GpuError> {
+        let told = self
+            .nvml
+            .as_ref()
+            .and_then(|nvml| nvml.processes().ok())
+            .unwrap_or_default();
+        let nvml_uuid = self.known.lock().nvml_uuid.clone();
+        let devices = self.devices()?.devices.into_iter();
+        Ok(devices
+            .map(|device| {
+                let integrated = device.kind == DeviceKind::Integrated;
+                let is_it = |told: &&GpuProcesses| {
+                    told.uuid == device.uuid || (integrated && nvml_uuid.as_ref() == Some(&told.uuid))
+                };
+                let processes = told.iter().find(is_it).and_then(|told| told.processes.clone());
+                let uuid = device.uuid.clone();
+                GpuProcesses { uuid, processes }
+            })
+            .collect())
+    }
+
+    fn persistence_mode(&self, gpu: &str) -> Result<Option<bool>, GpuError> {
+        match self.nvml.as_ref().filter(|_| !self.is_integrated(gpu)) {
+            Some(nvml) => nvml.persistence_mode(gpu),
+            None => Ok(None),
+        }
+    }
+
+    fn compute_mode(&self, gpu: &str) -> Result<Option<GpuComputeMode>, GpuError> {
+        match self.nvml.as_ref().filter(|_| !self.is_integrated(gpu)) {
+            Some(nvml) => nvml.compute_mode(gpu),
+            None => Ok(None),
+        }
+    }
+
+    fn set_compute_mode(&self, gpu: &str, mode: GpuComputeMode) -> Result<(), GpuError> {
+        match self.nvml.as_ref().filter(|_| !self.is_integrated(gpu)) {
+            Some(nvml) => nvml.set_compute_mode(gpu, mode),
+            None => Err(GpuError::NotSupported {
+                attempt: format!("setting the compute mode of GPU {gpu} to {mode}"),
+            }),
         }
     }
 }

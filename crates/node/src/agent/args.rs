@@ -18,7 +18,13 @@ use crate::allocator::sharing::{REPLICAS_MAX, Rename, Sharing};
 use crate::driver_files::collect::Search;
 use crate::driver_files::csv::CSV_DIR;
 use crate::driver_files::store::CDI_DIR;
+use crate::enforcement::audit::Repair;
+use crate::enforcement::facts::EnforcementSettings;
+use crate::enforcement::hold::EnforcePolicy;
+use crate::enforcement::promise::UnifiedMemoryLimit;
+use crate::enforcement::tier::Enforce;
 use crate::health::{IGNORED_XIDS, Rules, STICKY_XIDS};
+use crate::metrics::FractioningMetrics;
 use crate::plugin_config::{ConfigSource, FallbackStrategy};
 use crate::share_devices::offer::{SHARE_DEVICES_DEFAULT, SHARE_DEVICES_MAX};
 
@@ -47,6 +53,9 @@ pub struct HostArgs {
     /// b200, gb200, l40s, rtx-6000-ada, orin-nano, orin-agx, thor and gb10.
     #[arg(long, default_value = "auto", env = "KAI_GPU_DRIVER")]
     pub driver: String,
+    /// Directory in which fake GPUs keep memory limits, for several processes.
+    #[arg(long, env = "KAI_FAKE_RECORD_DIR", hide = true)]
+    pub fake_record_dir: Option<PathBuf>,
     /// YAML file with the settings of the fake driver, instead of a list in --driver.
     #[arg(long)]
     pub fake_config: Option<PathBuf>,
@@ -72,6 +81,7 @@ impl Default for HostArgs {
             csv_dir: CSV_DIR.to_owned(),
             nvml_library: None,
             driver: "auto".to_owned(),
+            fake_record_dir: None,
             fake_config: None,
             fake_control: None,
             memory_reserve_mib: None,
@@ -122,6 +132,9 @@ impl HostArgs {
         if let DriverChoice::Fake(settings) = &mut driver {
             if settings.seed.is_empty() {
                 settings.seed = seed.to_owned();
+            }
+            if self.fake_record_dir.is_some() {
+                settings.record_dir = self.fake_record_dir.clone();
             }
             if let Some(control) = &self.fake_control {
                 **settings = std::mem::take(&mut **settings).controlled(control)?;
@@ -230,6 +243,26 @@ pub struct Args {
     /// Successful probes in a row before a failed GPU is offered again; doubles with every failure, up to 16 times.
     #[arg(long, default_value_t = 3)]
     pub good_probes: u32,
+    /// By what containers are held to their GPU share: auto (the driver's limits if the node can, else watch, else none), driver, mps,
+    /// watch or none.
+    #[arg(long, value_enum, default_value_t)]
+    pub enforce: Enforce,
+    /// What happens to a container whose limit can't be set: closed (it does not start) or open (it starts, and the agent reports it).
+    #[arg(long, value_enum, default_value_t)]
+    pub enforce_policy: EnforcePolicy,
+    /// What happens to a container whose limit is gone: none (the agent reports it) or evict (its pod is evicted).
+    #[arg(long, value_enum, default_value_t)]
+    pub enforce_repair: Repair,
+    /// Seconds between audits of the limits.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    pub enforce_audit_seconds: u64,
+    /// Where GPU and CPU share memory: limit the memory of a container with a GPU share that has no memory limit, to its memory request
+    /// (1 GiB without one) and its GPU share.
+    #[arg(long, default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub unified_memory_limit: bool,
+    /// Also serve the memory of containers with a limit by the metric names of KAI's GPU fractioning (gpu_fractioning_*).
+    #[arg(long)]
+    pub fractioning_metrics: bool,
     /// Address for /metrics, /healthz and /readyz; empty for none.
     #[arg(long, default_value = "0.0.0.0:9400")]
     pub metrics_address: String,
@@ -268,6 +301,12 @@ pub struct Settings {
     pub search: Search,
     /// Fake library and environment for containers with fake GPUs.
     pub fake: Option<FakeFiles>,
+    /// How containers are held to their GPU share.
+    pub enforcement: EnforcementSettings,
+    /// What happens to a container whose limit is gone.
+    pub repair: Repair,
+    /// Whether limits are also told by KAI's metric names.
+    pub fractioning_metrics: FractioningMetrics,
     /// Where to serve metrics.
     pub metrics_address: Option<String>,
     /// Namespace of reservation pods.
@@ -296,6 +335,8 @@ pub struct Pace {
     pub retry: Duration,
     /// Between calls of the pod-resources API while a reservation pod waits for its annotation.
     pub reservation: Duration,
+    /// Between audits of the containers' limits without a new receipt.
+    pub audit: Duration,
     /// Timing of registrations with the kubelet.
     pub kubelet: RetryPolicy,
 }
@@ -307,6 +348,7 @@ impl Default for Pace {
             refresh: Duration::from_secs(30),
             retry: Duration::from_secs(10),
             reservation: Duration::from_millis(500),
+            audit: Duration::from_secs(30),
             kubelet: RetryPolicy::default(),
         }
     }
@@ -331,6 +373,13 @@ impl Args {
                 format!("KAI_FAKE_SEED={node}"),
             ],
         });
+        let record_dir = self.host.fake_record_dir.iter();
+        let record_dir = record_dir.map(|directory| format!("KAI_FAKE_RECORD_DIR={}", directory.display()));
+        let hook_environment = fake
+            .iter()
+            .flat_map(|fake| fake.env.iter().cloned())
+            .chain(record_dir)
+            .collect();
         Ok(Settings {
             access: (!self.no_cluster).then_some(access),
             plugin_dir: self.plugin_dir.clone(),
@@ -352,10 +401,30 @@ impl Args {
             },
             search: self.host.search(),
             fake,
+            enforcement: EnforcementSettings {
+                enforce: self.enforce,
+                policy: self.enforce_policy,
+                unified: match self.unified_memory_limit {
+                    true => UnifiedMemoryLimit::On,
+                    false => UnifiedMemoryLimit::Off,
+                },
+                mode: self.mode,
+                share_devices: self.share_devices(),
+                state_dir: self.state_dir.clone(),
+                host_root: self.host.host_root.clone(),
+                environment: hook_environment,
+                program: None,
+            },
+            repair: self.enforce_repair,
+            fractioning_metrics: match self.fractioning_metrics {
+                true => FractioningMetrics::On,
+                false => FractioningMetrics::Off,
+            },
             metrics_address: Some(self.metrics_address.clone()).filter(|address| !address.is_empty()),
             reservation_namespace: self.reservation_namespace.clone(),
             pace: Pace {
                 probe: Duration::from_secs(self.probe_seconds.max(1)),
+                audit: Duration::from_secs(self.enforce_audit_seconds),
                 ..Pace::default()
             },
             node,

@@ -13,6 +13,7 @@ use super::args::Pace;
 use super::state::{Input, Snapshot};
 use crate::driver_files::prepare::{DriverFileInjector, InjectionPlan, InjectionResult};
 use crate::driver_files::store;
+use crate::enforcement::tier::NodeEnforcement;
 use crate::podresources;
 
 /// The kubelet lists the devices of a container some moments after it allocated them. A device id that was not listed yet keeps its volume
@@ -110,7 +111,9 @@ pub async fn run(
     loop {
         let snapshot = snapshots.borrow_and_update().clone();
         let fingerprint = injector.fingerprint();
-        let inventory_changed = last.as_ref().is_none_or(|last| last.inventory != snapshot.inventory);
+        let inventory_changed = last
+            .as_ref()
+            .is_none_or(|last| last.inventory != snapshot.inventory || last.enforcement != snapshot.enforcement);
         let failed_before = !last_error.is_empty();
         if snapshot.confirmed && (inventory_changed || seen.as_ref() != Some(&fingerprint) || failed_before) {
             let (plan, result) = inject(&injector, &snapshot).await;
@@ -121,6 +124,7 @@ pub async fn run(
             }
             last = Some(LastInjection {
                 inventory: snapshot.inventory.clone(),
+                enforcement: snapshot.enforcement.clone(),
                 warnings: plan.warnings,
             });
             seen = Some(fingerprint);
@@ -140,15 +144,16 @@ pub async fn run(
 
 struct LastInjection {
     inventory: Arc<kai_gpu::Inventory>,
+    enforcement: Option<Arc<NodeEnforcement>>,
     warnings: Vec<String>,
 }
 
 /// Plans and applies the injection on a blocking thread: a slow disk must not delay the kubelet's calls.
 async fn inject(injector: &DriverFileInjector, snapshot: &Arc<Snapshot>) -> (InjectionPlan, InjectionResult) {
-    let (injector, inventory) = (injector.clone(), snapshot.inventory.clone());
+    let (injector, snapshot) = (injector.clone(), snapshot.clone());
     let task = tokio::task::spawn_blocking(move || {
-        let plan = injector.plan(&inventory);
-        let result = injector.apply(&inventory, &plan);
+        let plan = injector.plan(&snapshot.inventory, snapshot.enforcement.as_deref());
+        let result = injector.apply(&snapshot.inventory, &plan);
         (plan, result)
     });
     task.await.expect("looking at files does not panic")

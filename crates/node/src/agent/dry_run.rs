@@ -1,5 +1,8 @@
 //! Prints the labels, device lists and injection that the agent would produce. Uses the agent's own decisions and changes nothing.
 
+use kai_api::keys::GPU_ENFORCEMENT;
+use kai_gpu::Driver;
+
 use super::args::{Args, Settings};
 use super::state::{Input, Snapshot, State};
 use crate::Error;
@@ -7,6 +10,8 @@ use crate::allocator::inject::Mode;
 use crate::allocator::offer::Offer;
 use crate::driver_files::prepare::InjectionPlan;
 use crate::driver_files::{driver_volume, store};
+use crate::enforcement::facts::Decider;
+use crate::enforcement::tier::decide;
 use crate::health;
 use crate::plugin_config::{ConfigStatus, load};
 
@@ -36,7 +41,7 @@ pub fn dry_run(args: &Args) -> Result<String, Error> {
     let answers = devices
         .map(|device| (device.uuid.clone(), probe(&device.uuid)))
         .collect();
-    let plan = super::injector(&settings).plan(&inventory);
+    let plan = super::injector(&settings).plan(&inventory, None);
     let mut state = State::new(settings.policy.clone(), settings.rules.clone(), None);
     if let Some(source) = &settings.config {
         // Without a cluster the label is unknown: the default applies.
@@ -48,6 +53,7 @@ pub fn dry_run(args: &Args) -> Result<String, Error> {
     add_config(&mut text, &snapshot);
     add_labels(&mut text, &settings, &snapshot);
     add_devices(&mut text, &snapshot, &plan);
+    add_enforcement(&mut text, &settings, &*opened.driver, &snapshot, &plan);
     add_injection(&mut text, &settings, &plan);
     Ok(text)
 }
@@ -114,6 +120,25 @@ fn add_devices(text: &mut String, snapshot: &Snapshot, plan: &InjectionPlan) {
             &format!("  note: {missing} entries of Tegra's lists are not on this board"),
         );
     }
+}
+
+/// The tier, as the node can have it. Nothing is copied to the host, so whether the hook's program runs there is not known.
+fn add_enforcement(
+    text: &mut String,
+    settings: &Settings,
+    driver: &dyn Driver,
+    snapshot: &Snapshot,
+    plan: &InjectionPlan,
+) {
+    if snapshot.inventory.devices.is_empty() {
+        return;
+    }
+    let decider = Decider::new(settings.enforcement.clone());
+    let facts = decider.facts(driver, &snapshot.inventory, plan.spec.as_ref(), None);
+    let decided = decide(&facts);
+    line(text, "\nGPU shares:");
+    line(text, &format!("  label {GPU_ENFORCEMENT}={}", decided.tier.name()));
+    line(text, &format!("  {}", decided.summary()));
 }
 
 fn add_injection(text: &mut String, settings: &Settings, plan: &InjectionPlan) {

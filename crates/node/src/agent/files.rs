@@ -10,6 +10,7 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::driver_files::store;
+use crate::enforcement::tier::NodeEnforcement;
 use crate::plugin_config::AppliedConfig;
 
 /// Watches a directory for files that are created or removed. The watch ends when the returned guard is dropped. If the system refuses the
@@ -86,6 +87,32 @@ impl LastConfig {
     /// Forgets the configuration: the node is no longer configured by files.
     pub fn remove(&self) {
         let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// By what the node held containers to their GPU share in the last run, on disk. It holds for containers that start before the driver has
+/// answered.
+#[derive(Debug, Clone)]
+pub struct LastEnforcement {
+    path: PathBuf,
+}
+
+impl LastEnforcement {
+    /// Stored in `state_dir`.
+    pub fn new(state_dir: &Path) -> Self {
+        Self {
+            path: state_dir.join("enforcement.json"),
+        }
+    }
+
+    /// The stored decision. An unreadable file gives none: containers wait until it is decided.
+    pub fn load(&self) -> Option<NodeEnforcement> {
+        serde_json::from_slice(&std::fs::read(&self.path).ok()?).ok()
+    }
+
+    /// Stores the decision for the next start.
+    pub fn save(&self, decided: &NodeEnforcement) -> Result<(), Error> {
+        save(&self.path, &serde_json::to_vec(decided).expect("a decision is JSON"))
     }
 }
 

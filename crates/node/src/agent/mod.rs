@@ -5,7 +5,9 @@ pub mod args;
 pub mod config;
 pub mod driver_files;
 mod dry_run;
+pub mod enforcement;
 pub mod files;
+pub mod limits_audit;
 pub mod plugins;
 pub mod report;
 pub mod setup_condition;
@@ -28,12 +30,16 @@ use crate::Error;
 use crate::allocator::register::{PluginContext, remove_leftovers};
 use crate::driver_files::prepare::DriverFileInjector;
 use crate::driver_files::store::CdiDir;
+use crate::enforcement::facts::Decider;
+use crate::enforcement::tier::{Enforce, NodeEnforcement};
 use crate::metrics::{self, Sources};
 use crate::plugin_config::ConfigStatus;
 use crate::reservation_annotator::{self, AllocationHints, AnnotatorConfig};
 use crate::share_devices::{self, ShareDevicePreparer};
 use config::{ConfigLabel, ConfigReader};
-use files::{IntegratedGpuIdentity, LastConfig, LastInventory};
+use enforcement::EnforcementTask;
+use files::{IntegratedGpuIdentity, LastConfig, LastEnforcement, LastInventory};
+use limits_audit::{AuditOutputs, LimitMetrics, LimitsAudit};
 use setup_condition::{SetupCheck, SetupPace};
 use state::{Input, Snapshot, State};
 
@@ -72,6 +78,11 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
     let last = LastInventory::new(&settings.state_dir);
     let last_config = LastConfig::new(&settings.state_dir);
     let mut state = State::new(settings.policy.clone(), settings.rules.clone(), last.load());
+    let last_enforcement = LastEnforcement::new(&settings.state_dir);
+    state = state.await_enforcement(match settings.enforcement.enforce {
+        Enforce::None => Some(NodeEnforcement::switched_off()),
+        Enforce::Auto | Enforce::Driver | Enforce::Mps | Enforce::Watch => last_enforcement.load(),
+    });
     match &settings.config {
         Some(source) => {
             tracing::info!(source = source.name(), "files configure this node");
@@ -131,8 +142,34 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
             last: last_config,
             refresh: settings.pace.refresh,
         };
-        tasks.spawn(reader.run(label, inputs));
+        tasks.spawn(reader.run(label, inputs.clone()));
     }
+    let (given_up_sender, given_up) = watch::channel(None);
+    let (limits_sender, limits) = watch::channel(Arc::new(LimitMetrics::default()));
+    let decisions = EnforcementTask {
+        decider: Decider::new(settings.enforcement.clone()),
+        driver: driver.clone(),
+        cdi: CdiDir::new(&settings.cdi_dir),
+        last: last_enforcement,
+        refresh: settings.pace.refresh,
+    };
+    tasks.spawn(enforcement::run(decisions, seen.clone(), given_up, inputs.clone()));
+    let audit = Audit {
+        config: LimitsAudit {
+            driver: driver.clone(),
+            cdi: CdiDir::new(&settings.cdi_dir),
+            state_dir: settings.state_dir.clone(),
+            host_root: settings.search.roots.host.clone(),
+            pod_resources: settings.pod_resources_socket.clone(),
+            repair: settings.repair,
+            pace: settings.pace.audit,
+        },
+        outputs: AuditOutputs {
+            inputs,
+            metrics: limits_sender,
+            given_up: given_up_sender,
+        },
+    };
     if settings.policy.share_devices > 0 {
         let (share_devices, pace) = (share_devices.clone(), settings.pace.refresh);
         tasks.spawn(async move { share_devices.run_cleanup(pace).await });
@@ -144,10 +181,11 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
         label_sender,
         seen.clone(),
         told,
+        audit,
     ));
     let identity = IntegratedGpuIdentity::new(&settings.state_dir, &settings.search.roots);
     tasks.spawn(save_inventories(last, identity, seen.clone()));
-    spawn_metrics(&settings, driver, seen, registrations, &mut tasks).await;
+    spawn_metrics(&settings, driver, seen, registrations, limits, &mut tasks).await;
     run_state(state, received, snapshots, events, stop).await;
     // The device plugins close the kubelet's streams before the other tasks are aborted.
     let _ = plugins.await;
@@ -165,7 +203,15 @@ fn share_device_preparer(settings: &Settings) -> ShareDevicePreparer {
         reservation_namespace: settings.reservation_namespace.clone(),
         pod_resources: settings.pod_resources_socket.clone(),
         cdi_dir: settings.cdi_dir.clone(),
+        state_dir: settings.state_dir.clone(),
+        unified: settings.enforcement.unified,
     })
+}
+
+/// The audit of limits, until the agent has reached the API server.
+struct Audit {
+    config: LimitsAudit,
+    outputs: AuditOutputs,
 }
 
 /// Serves the metrics, if an address is set.
@@ -174,6 +220,7 @@ async fn spawn_metrics(
     driver: Arc<dyn Driver>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     registrations: Arc<AtomicU64>,
+    limits: watch::Receiver<Arc<LimitMetrics>>,
     tasks: &mut JoinSet<()>,
 ) {
     if let Some(address) = settings.metrics_address.clone() {
@@ -188,6 +235,8 @@ async fn spawn_metrics(
             snapshots,
             pod_resources: settings.pod_resources_socket.clone(),
             registrations,
+            limits,
+            fractioning: settings.fractioning_metrics,
         };
         tasks.spawn(async move {
             if let Err(error) = metrics::serve(&address, sources).await {
@@ -288,6 +337,7 @@ async fn run_with_cluster(
     label: watch::Sender<ConfigLabel>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     events: mpsc::Receiver<kai_cluster::NodeEvent>,
+    audit: Audit,
 ) {
     let Some(access) = &settings.access else { return };
     let client = loop {
@@ -318,8 +368,13 @@ async fn run_with_cluster(
         settings.node.clone(),
         SetupCheck::new(settings.search.clone(), settings.mode),
         SetupPace::default(),
-        snapshots,
+        snapshots.clone(),
     );
+    let audit = async {
+        if settings.policy.share_devices > 0 {
+            limits_audit::run(audit.config, client.clone(), snapshots, audit.outputs).await;
+        }
+    };
     let watch_label = async {
         if settings.config.is_some() {
             config::watch_label(client.clone(), settings.node.clone(), settings.pace.retry, label).await;
@@ -328,6 +383,7 @@ async fn run_with_cluster(
     tokio::join!(
         report,
         setup,
+        audit,
         watch_label,
         reservation_annotator::run(client.clone(), annotator, hints)
     );

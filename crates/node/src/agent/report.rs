@@ -5,11 +5,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kai_cluster::{Client, Condition, ConditionStatus, NodeEvent, Severity};
+use kai_api::keys::{NODE_GPU_FRACTIONING_READY, NODE_GPU_LIMITS};
+use kai_cluster::{Claim, Client, Condition, ConditionStatus, NodeEvent, Severity};
 use kai_gpu::Inventory;
 use tokio::sync::{mpsc, watch};
 
 use super::state::Snapshot;
+use crate::enforcement::audit::LimitsSummary;
 use crate::health::Change;
 use crate::labels::Labels;
 use crate::plugin_config::ConfigStatus;
@@ -35,6 +37,13 @@ const GPUS_LISTED_MAX: usize = 8;
 /// How many fields without effect the condition's message lists; further ones are only counted.
 const WARNINGS_LISTED_MAX: usize = 8;
 
+/// How many containers without a limit the condition's message lists; further ones are only counted.
+const CONTAINERS_LISTED_MAX: usize = 4;
+
+/// Field manager of the condition that KAI's mode `NvFractions` asks for. Another program may write that condition, so the agent applies it
+/// by itself and never by force.
+const FRACTIONING_MANAGER: &str = "kai-node-agent-fractioning";
+
 /// Status, reason and message of a condition.
 pub type ConditionText = (ConditionStatus, String, String);
 
@@ -43,8 +52,66 @@ pub fn conditions(snapshot: &Snapshot) -> BTreeMap<&'static str, ConditionText> 
     let all = [
         (CONDITION, condition(snapshot)),
         (CONFIG_CONDITION, config_condition(snapshot)),
+        (NODE_GPU_LIMITS, limits_condition(snapshot)),
     ];
     all.into_iter().filter_map(|(kind, text)| Some((kind, text?))).collect()
+}
+
+/// The condition of limits: whether containers are held to their GPU memory, and by what. `None` on nodes without GPUs, and until it is
+/// decided.
+pub fn limits_condition(snapshot: &Snapshot) -> Option<ConditionText> {
+    let enforcement = snapshot
+        .enforcement
+        .as_ref()
+        .filter(|_| has_gpus(snapshot) && snapshot.labels.is_some())?;
+    let summary = enforcement.summary();
+    let LimitsSummary {
+        broken,
+        unlimited,
+        unreadable,
+    } = &snapshot.limits;
+    let listed = |containers: &[String]| {
+        let mut words: Vec<String> = containers.iter().take(CONTAINERS_LISTED_MAX).cloned().collect();
+        if containers.len() > CONTAINERS_LISTED_MAX {
+            words.push(format!("and {} more", containers.len() - CONTAINERS_LISTED_MAX));
+        }
+        words.join("; ")
+    };
+    if !enforcement.tier.limits_memory() {
+        return Some((ConditionStatus::False, "NotLimited".to_owned(), summary));
+    }
+    if !broken.is_empty() {
+        let message = format!(
+            "{} container(s) are not held: {}. {summary}",
+            broken.len(),
+            listed(broken)
+        );
+        return Some((ConditionStatus::False, "LimitMissing".to_owned(), message));
+    }
+    let mut message = summary;
+    if !unlimited.is_empty() {
+        message.push_str(&format!(
+            "; {} container(s) started before the node had limits, and have none until they restart: {}",
+            unlimited.len(),
+            listed(unlimited)
+        ));
+    }
+    if let Some(reason) = unreadable {
+        message.push_str(&format!("; some limits can't be read: {reason}"));
+    }
+    Some((ConditionStatus::True, "LimitedByDriver".to_owned(), message))
+}
+
+/// The condition that KAI's mode `NvFractions` asks for. `None` where the driver limits no memory: KAI takes an absent condition for false.
+fn fractioning_condition(snapshot: &Snapshot) -> Option<ConditionText> {
+    let enforcement = snapshot
+        .enforcement
+        .as_ref()
+        .filter(|_| has_gpus(snapshot) && snapshot.labels.is_some())?;
+    enforcement.tier.limits_memory().then(|| {
+        let message = "kai's node agent limits the GPU memory of containers by the driver".to_owned();
+        (ConditionStatus::True, "LimitedByDriver".to_owned(), message)
+    })
 }
 
 /// Whether there are GPUs to report about: on a node without GPUs the agent writes no condition.
@@ -189,6 +256,8 @@ struct Reported {
     conditions: BTreeMap<&'static str, ConditionText>,
     /// When the status of a condition last changed.
     since: BTreeMap<&'static str, jiff::Timestamp>,
+    /// The condition for KAI's mode `NvFractions`.
+    fractioning: Option<ConditionText>,
 }
 
 impl Reported {
@@ -238,10 +307,41 @@ impl Reported {
             self.since = since;
             self.conditions = wanted;
         }
+        self.send_fractioning(client, node, snapshot).await?;
         while let Some(event) = events.front() {
             client.record_node_event(node, FIELD_MANAGER, event).await?;
             events.pop_front();
         }
+        Ok(())
+    }
+}
+
+impl Reported {
+    async fn send_fractioning(
+        &mut self,
+        client: &Client,
+        node: &str,
+        snapshot: &Snapshot,
+    ) -> Result<(), kai_cluster::Error> {
+        let wanted = fractioning_condition(snapshot);
+        if self.fractioning == wanted {
+            return Ok(());
+        }
+        let since = jiff::Timestamp::now();
+        let condition = wanted.clone().map(|(status, reason, message)| Condition {
+            kind: NODE_GPU_FRACTIONING_READY.to_owned(),
+            status,
+            reason,
+            message,
+            since,
+        });
+        let applied = client
+            .apply_unclaimed_node_conditions(node, FRACTIONING_MANAGER, condition.as_slice())
+            .await?;
+        if applied == Claim::Foreign {
+            tracing::info!("another program writes the node condition {NODE_GPU_FRACTIONING_READY}; it is left alone");
+        }
+        self.fractioning = wanted;
         Ok(())
     }
 }
@@ -289,6 +389,57 @@ mod tests {
         };
         let told = event(&change, &snapshot.inventory);
         assert_eq!(told.message, format!("GPU 1 ({gpu}) is no longer offered: Xid 79"));
+    }
+
+    #[test]
+    fn the_condition_of_limits_names_tier_reasons_and_containers() {
+        use crate::enforcement::tier::NodeEnforcement;
+        let inventory = FakeDriver::new(&Settings::of("t4", 1).seeded("n"))
+            .unwrap()
+            .devices()
+            .unwrap();
+        let mut snapshot = Snapshot {
+            inventory: Arc::new(inventory),
+            confirmed: true,
+            labels: Some(Labels::new()),
+            ..Snapshot::default()
+        };
+        assert_eq!(limits_condition(&snapshot), None, "not decided yet");
+        let decided = |tier, reason: &str| {
+            Some(Arc::new(NodeEnforcement {
+                tier,
+                why_not_higher: Some(reason.to_owned())
+                    .filter(|text| !text.is_empty())
+                    .into_iter()
+                    .collect(),
+                ..NodeEnforcement::switched_off()
+            }))
+        };
+        snapshot.enforcement = decided(kai_api::EnforcementTier::Watch, "driver: too old");
+        let (status, reason, message) = limits_condition(&snapshot).unwrap();
+        assert_eq!((status, reason.as_str()), (ConditionStatus::False, "NotLimited"));
+        assert!(
+            message.starts_with("tier watch") && message.contains("too old"),
+            "{message}"
+        );
+        assert_eq!(fractioning_condition(&snapshot), None);
+
+        snapshot.enforcement = decided(kai_api::EnforcementTier::Driver, "");
+        snapshot.limits.unlimited = vec!["team/old, container main".to_owned()];
+        let (status, reason, message) = limits_condition(&snapshot).unwrap();
+        assert_eq!((status, reason.as_str()), (ConditionStatus::True, "LimitedByDriver"));
+        assert!(
+            message.contains("1 container(s) started before the node had limits"),
+            "{message}"
+        );
+        assert_eq!(fractioning_condition(&snapshot).unwrap().0, ConditionStatus::True);
+        snapshot.limits.broken = (0..6).map(|number| format!("team/p{number}: gone")).collect();
+        let (status, _, message) = limits_condition(&snapshot).unwrap();
+        assert_eq!(status, ConditionStatus::False);
+        assert!(
+            message.contains("team/p3: gone; and 2 more") && message.starts_with("6 container(s)"),
+            "{message}"
+        );
     }
 
     #[test]

@@ -4,11 +4,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use kai_api::keys::GPU_ENFORCEMENT;
 use kai_gpu::{HealthEvent, HealthEventKind, Inventory};
 
 use crate::allocator::inject::Injection;
 use crate::allocator::offer::{self, GpuOffer, Offer};
 use crate::allocator::plan::{self, Plan, Policy};
+use crate::enforcement::audit::LimitsSummary;
+use crate::enforcement::tier::NodeEnforcement;
 use crate::health::{Change, Health, Rules};
 use crate::kubelet::deviceplugin::Device;
 use crate::labels::{Labels, labels};
@@ -30,6 +33,10 @@ pub enum Input {
     Injection(Injection),
     /// The node's configuration was read, or could not be used: the sentence says why.
     Config(Result<AppliedConfig, String>),
+    /// It was decided by what the node holds containers to their GPU share.
+    Enforcement(Box<NodeEnforcement>),
+    /// The audit of the containers' limits found something else than before.
+    Limits(LimitsSummary),
 }
 
 /// Why the driver as a whole does not answer.
@@ -39,6 +46,17 @@ pub struct DriverProblem {
     pub reason: String,
     /// What to do about it.
     pub remedy: String,
+}
+
+/// By what the node holds containers to their GPU share, as far as that is decided.
+#[derive(Debug, Clone)]
+enum EnforcementState {
+    /// No task decides it: simulated nodes.
+    NotAwaited(Option<Arc<NodeEnforcement>>),
+    /// Not decided in this run; the last run's decision holds for containers that start meanwhile.
+    Pending(Option<Arc<NodeEnforcement>>),
+    /// Decided.
+    Decided(Arc<NodeEnforcement>),
 }
 
 /// The state of the agent.
@@ -53,6 +71,8 @@ pub struct State {
     health: Health,
     injection: Arc<Injection>,
     driver_problem: Option<DriverProblem>,
+    enforcement: EnforcementState,
+    limits: LimitsSummary,
     /// The kubelet's list of share devices. Made once, because it is long and never changes.
     share_devices: Arc<Vec<Device>>,
 }
@@ -78,6 +98,13 @@ pub struct Snapshot {
     pub config: ConfigStatus,
     /// The policy in words.
     pub policy_summary: String,
+    /// How GPUs are injected.
+    pub injection: Arc<Injection>,
+    /// By what the node holds containers to their GPU share; `None` until that is decided. Before the driver has answered, it is the last
+    /// run's.
+    pub enforcement: Option<Arc<NodeEnforcement>>,
+    /// What the audit of the containers' limits found.
+    pub limits: LimitsSummary,
 }
 
 impl State {
@@ -95,7 +122,16 @@ impl State {
             health,
             injection: Arc::default(),
             driver_problem: None,
+            enforcement: EnforcementState::NotAwaited(None),
+            limits: LimitsSummary::default(),
         }
+    }
+
+    /// A task decides by what the node holds containers. Until then, the last run's decision holds, and no label is written: an older label
+    /// must not disappear for a moment.
+    pub fn await_enforcement(mut self, last_decided: Option<NodeEnforcement>) -> Self {
+        self.enforcement = EnforcementState::Pending(last_decided.map(Arc::new));
+        self
     }
 
     /// The node is configured by files. Until they are read, it uses the configuration of the last run; without one, it waits.
@@ -149,6 +185,18 @@ impl State {
                 self.configure(config);
                 Vec::new()
             }
+            Input::Enforcement(decided) => {
+                let decided = Arc::new(*decided);
+                self.enforcement = match self.enforcement {
+                    EnforcementState::NotAwaited(_) => EnforcementState::NotAwaited(Some(decided)),
+                    EnforcementState::Pending(_) | EnforcementState::Decided(_) => EnforcementState::Decided(decided),
+                };
+                Vec::new()
+            }
+            Input::Limits(limits) => {
+                self.limits = limits;
+                Vec::new()
+            }
         }
     }
 
@@ -188,10 +236,16 @@ impl State {
             };
             (name, Arc::new(Offer::Gpus(offer)))
         };
+        let (enforcement, enforcement_decided) = match &self.enforcement {
+            EnforcementState::NotAwaited(set) => (set.clone(), true),
+            EnforcementState::Pending(last) => (last.clone(), false),
+            EnforcementState::Decided(decided) => (Some(decided.clone()), true),
+        };
         let share_devices = (!self.share_devices.is_empty()).then(|| {
             let offer = Offer::ShareDevices(ShareDeviceOffer {
                 devices: self.share_devices.clone(),
-                platform: self.inventory.platform.kind,
+                inventory: self.inventory.clone(),
+                enforcement: enforcement.clone(),
             });
             (offer.name().to_owned(), Arc::new(offer))
         });
@@ -206,18 +260,32 @@ impl State {
                 .chain(share_devices)
                 .filter(|_| is_configured && !self.inventory.devices.is_empty())
                 .collect(),
-            labels: (self.confirmed && is_configured).then(|| labels(&self.inventory, &self.policy)),
+            labels: (self.confirmed && is_configured && (enforcement_decided || self.inventory.devices.is_empty()))
+                .then(|| self.labels(enforcement.as_deref())),
             failed: self.health.failed(),
             driver_problem: self.driver_problem.clone(),
             notes,
             config: self.config.clone(),
             policy_summary: self.policy.summary(),
+            injection: self.injection.clone(),
+            enforcement,
+            limits: self.limits.clone(),
         }
+    }
+
+    /// The node's labels. A node without GPUs has none about GPU shares.
+    fn labels(&self, enforcement: Option<&NodeEnforcement>) -> Labels {
+        let mut labels = labels(&self.inventory, &self.policy);
+        if let (Some(enforcement), false) = (enforcement, self.inventory.devices.is_empty()) {
+            labels.insert(GPU_ENFORCEMENT.to_owned(), enforcement.tier.name().to_owned());
+        }
+        labels
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use kai_api::EnforcementTier;
     use kai_gpu::Driver;
     use kai_gpu::fake::{FakeDriver, Settings};
 
@@ -388,6 +456,34 @@ mod tests {
         assert_eq!(state.apply(Input::Probed(vec![(gpu, Ok(()))])).len(), 1);
         assert_eq!(healthy(&state), [true; 4]);
         assert_eq!(ids(&state), before, "the ids are the same");
+    }
+
+    #[test]
+    fn the_tier_is_a_label_once_it_is_decided_and_the_last_runs_holds_until_then() {
+        let tier = |snapshot: &Snapshot| snapshot.enforcement.as_ref().map(|decided| decided.tier);
+        let decided = |tier| NodeEnforcement {
+            tier,
+            ..NodeEnforcement::switched_off()
+        };
+        let mut state = state(None).await_enforcement(Some(decided(EnforcementTier::Driver)));
+        state.apply(Input::Listed(Box::new(inventory("t4"))));
+        let pending = state.snapshot();
+        assert_eq!(
+            (tier(&pending), &pending.labels),
+            (Some(EnforcementTier::Driver), &None)
+        );
+        state.apply(Input::Enforcement(Box::new(decided(EnforcementTier::Watch))));
+        let after = state.snapshot();
+        assert_eq!(tier(&after), Some(EnforcementTier::Watch));
+        assert_eq!(after.labels.unwrap()["kai.scheduler/gpu-enforcement"], "watch");
+
+        let mut empty = State::new(Policy::default(), Rules::default(), None).await_enforcement(None);
+        empty.apply(Input::Listed(Box::default()));
+        assert_eq!(
+            empty.snapshot().labels,
+            Some(Labels::new()),
+            "a node without GPUs waits for nothing"
+        );
     }
 
     #[test]

@@ -218,7 +218,7 @@ impl DevicePlugin for Plugin {
         match &*offer {
             Offer::Gpus(_) => {}
             Offer::ShareDevices(share_devices) => {
-                if let Err(reason) = self.share_devices.prepare(ids, share_devices.platform).await {
+                if let Err(reason) = self.share_devices.prepare(ids, share_devices).await {
                     tracing::warn!(?ids, reason, "a container with a GPU share can't start yet");
                     return Err(Status::failed_precondition(reason));
                 }

@@ -46,6 +46,9 @@ pub struct Edits {
     /// Supplementary groups of the container's process. Since format 0.7.0.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub additional_gids: Vec<u32>,
+    /// Programs of the host that the runtime runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<Hook>,
 }
 
 impl Edits {
@@ -66,6 +69,7 @@ impl Edits {
         add(&mut self.device_nodes, &other.device_nodes);
         add(&mut self.mounts, &other.mounts);
         add(&mut self.additional_gids, &other.additional_gids);
+        add(&mut self.hooks, &other.hooks);
     }
 }
 
@@ -86,6 +90,35 @@ pub struct DeviceNode {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gid: Option<u32>,
 }
+
+/// A program of the host that the runtime runs at a point in a container's life.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Hook {
+    /// The point: one of [`HOOK_NAMES`].
+    pub hook_name: String,
+    /// Absolute path on the host.
+    pub path: String,
+    /// The words of the command line; the first one is the program's name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
+    /// Its whole environment, `KEY=value`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<String>,
+    /// Seconds after which the runtime ends it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<u32>,
+}
+
+/// The points at which runtimes run hooks.
+pub const HOOK_NAMES: [&str; 6] = [
+    "prestart",
+    "createRuntime",
+    "createContainer",
+    "startContainer",
+    "poststart",
+    "poststop",
+];
 
 /// A bind mount.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -166,6 +199,21 @@ fn edit_problems(edits: &Edits, problems: &mut Vec<String>) {
     for env in &edits.env {
         if env.split_once('=').is_none_or(|(key, _)| key.is_empty()) {
             problems.push(format!("environment entry {env:?} is not KEY=value"));
+        }
+    }
+    for hook in &edits.hooks {
+        if !HOOK_NAMES.contains(&hook.hook_name.as_str()) {
+            problems.push(format!("hook name {:?} is unknown", hook.hook_name));
+        }
+        if !hook.path.starts_with('/') {
+            problems.push(format!("hook path {:?} is not absolute", hook.path));
+        }
+        for env in hook
+            .env
+            .iter()
+            .filter(|env| env.split_once('=').is_none_or(|(key, _)| key.is_empty()))
+        {
+            problems.push(format!("environment entry {env:?} of a hook is not KEY=value"));
         }
     }
     for node in &edits.device_nodes {
@@ -299,7 +347,14 @@ mod tests {
             container_path: "/x".into(),
             options: Vec::new(),
         });
-        assert_eq!(bad.problems().len(), 5, "{:#?}", bad.problems());
+        bad.container_edits.hooks.push(Hook {
+            hook_name: "atStart".into(),
+            path: "kai".into(),
+            args: Vec::new(),
+            env: vec!["novalue".into()],
+            timeout: None,
+        });
+        assert_eq!(bad.problems().len(), 8, "{:#?}", bad.problems());
     }
 
     fn fuzz(fuzz: kai_fuzz::Fuzz) {
@@ -310,6 +365,13 @@ mod tests {
             host_path: "/usr/lib/libcuda.so.1.1".into(),
             container_path: "/usr/lib/libcuda.so.1".into(),
             options: vec!["ro".into()],
+        });
+        full.devices[0].container_edits.hooks.push(Hook {
+            hook_name: "createRuntime".into(),
+            path: "/usr/bin/kai".into(),
+            args: vec!["kai".into()],
+            env: vec!["A=b".into()],
+            timeout: Some(10),
         });
         full.cdi_version = full.version_needed().to_owned();
         assert!(full.problems().is_empty());

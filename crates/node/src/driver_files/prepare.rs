@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use kai_api::EnforcementTier;
 use kai_gpu::{DeviceKind, Inventory, PlatformKind};
 
 use super::cdi::Spec;
@@ -16,6 +17,7 @@ use super::spec::{SpecInputs, spec};
 use super::store::{CdiDir, Written};
 use crate::Error;
 use crate::allocator::inject::{Injection, Mode};
+use crate::enforcement::tier::NodeEnforcement;
 
 /// Why a GPU can't be injected.
 const NO_NODES: &str = "no device node of a GPU is visible to the node agent; mount the host's /dev into it";
@@ -63,8 +65,8 @@ pub struct InjectionResult {
 }
 
 impl DriverFileInjector {
-    /// Collects the driver's files and plans the injection. Reads only.
-    pub fn plan(&self, inventory: &Inventory) -> InjectionPlan {
+    /// Collects the driver's files and plans the injection. Reads only. `enforcement` is that of the node, if it is decided.
+    pub fn plan(&self, inventory: &Inventory, enforcement: Option<&NodeEnforcement>) -> InjectionPlan {
         let mut files = collect(&self.search, inventory);
         let mut env: &[String] = &[];
         let nodes = if inventory.platform.kind == PlatformKind::Fake {
@@ -85,6 +87,9 @@ impl DriverFileInjector {
             nodes: &nodes,
             machine,
             env,
+            hook: enforcement
+                .filter(|node| node.tier == EnforcementTier::Driver)
+                .and_then(|node| node.hook.as_ref()),
         });
         let warnings = files.warnings.clone();
         InjectionPlan { files, spec, warnings }
@@ -230,6 +235,7 @@ pub(crate) fn fake_spec(inventory: &Inventory) -> Option<Spec> {
         nodes: &fake_nodes(inventory),
         machine: kai_gpu::linker::Machine::X86_64,
         env: &[],
+        hook: None,
     })
 }
 

@@ -3,11 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kai_gpu::Inventory;
 use kai_gpu::linker::Machine;
+use kai_gpu::{Inventory, MemoryKind, MigMode};
 
-use super::cdi::{self, Device, DeviceNode, Edits, Mount, Spec};
+use super::cdi::{self, Device, DeviceNode, Edits, Hook, Mount, Spec};
 use super::files::{DriverFiles, LibraryPlacement, Node};
+use crate::enforcement::hook_edit::lifting_hook;
+use crate::enforcement::tier::HookSetup;
 
 /// CDI kind of our devices. A runtime refuses a device that two specs define, so `nvidia.com/gpu` is left to NVIDIA's tools.
 pub const KIND: &str = "kai.scheduler/gpu";
@@ -39,16 +41,33 @@ pub struct SpecInputs<'a> {
     pub machine: Machine,
     /// Environment for containers (fake devices).
     pub env: &'a [String],
+    /// Lifts the memory limits of a container with a whole GPU, on nodes where the driver limits memory.
+    pub hook: Option<&'a HookSetup>,
 }
 
 /// The spec of this host, or `None` if it has no devices.
 pub fn spec(of: &SpecInputs) -> Option<Spec> {
     let mut devices: Vec<Device> = Vec::new();
     let mut all = BTreeSet::new();
+    let mut all_hooks = Vec::new();
     for device in &of.inventory.devices {
         let own = nodes_of(of, &device.uuid);
         all.extend(own.iter().cloned());
-        push(&mut devices, [device.index.to_string(), device.uuid.clone()], &own);
+        // The driver limits no partition, nor memory that is not the GPU's own.
+        let limited = device.mig_mode != Some(MigMode::Enabled) && device.memory_kind == MemoryKind::Dedicated;
+        let hooks: Vec<Hook> = of
+            .hook
+            .filter(|_| limited)
+            .map(|setup| lifting_hook(setup, &device.uuid))
+            .into_iter()
+            .collect();
+        all_hooks.extend(hooks.iter().cloned());
+        push(
+            &mut devices,
+            [device.index.to_string(), device.uuid.clone()],
+            &own,
+            &hooks,
+        );
         for mig in &device.mig_devices {
             let own = nodes_of(of, &mig.uuid);
             all.extend(own.iter().cloned());
@@ -56,13 +75,15 @@ pub fn spec(of: &SpecInputs) -> Option<Spec> {
                 &mut devices,
                 [format!("{}:{}", device.index, mig.index), mig.uuid.clone()],
                 &own,
+                &[],
             );
         }
     }
     if devices.is_empty() {
         return None;
     }
-    push(&mut devices, [ALL.to_owned()], &all.into_iter().collect::<Vec<_>>());
+    let all: Vec<Node> = all.into_iter().collect();
+    push(&mut devices, [ALL.to_owned()], &all, &all_hooks);
     let mut spec = Spec {
         cdi_version: String::new(),
         kind: KIND.to_owned(),
@@ -137,7 +158,7 @@ pub fn nodes_of(of: &SpecInputs, uuid: &str) -> Vec<Node> {
     unique.into_iter().collect()
 }
 
-fn push<const N: usize>(devices: &mut Vec<Device>, names: [String; N], nodes: &[Node]) {
+fn push<const N: usize>(devices: &mut Vec<Device>, names: [String; N], nodes: &[Node], hooks: &[Hook]) {
     // Runtimes refuse a device without edits, and a container would start without its GPU.
     if nodes.is_empty() {
         return;
@@ -154,6 +175,7 @@ fn push<const N: usize>(devices: &mut Vec<Device>, names: [String; N], nodes: &[
             })
             .collect(),
         additional_gids: groups.into_iter().collect(),
+        hooks: hooks.to_vec(),
         ..Edits::default()
     };
     for name in names.iter().map(|name| cdi::device_name(name)) {

@@ -1,6 +1,7 @@
 //! Writes and removes CDI specs. Other processes read the files at any time, so a file is replaced as a whole. Only files with our prefix
 //! are changed or removed.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -76,7 +77,9 @@ impl CdiDir {
             });
         }
         let text = render(spec);
-        if fs::read(path).is_ok_and(|current| current == text.as_bytes()) {
+        // A link is replaced even if it leads to the same content: its target may change later.
+        let is_file = fs::symlink_metadata(path).is_ok_and(|facts| facts.is_file());
+        if is_file && fs::read(path).is_ok_and(|current| current == text.as_bytes()) {
             return Ok(Written::Unchanged);
         }
         fs::create_dir_all(&self.directory).map_err(|source| Error::write_cdi(path, source))?;
@@ -97,6 +100,27 @@ impl CdiDir {
                 .then(|| share_device.to_owned())
         };
         self.names().iter().filter_map(|name| share_device(name)).collect()
+    }
+
+    /// The spec of a share device, if there is a readable one.
+    pub fn read_share_device(&self, share_device: &str) -> Option<Spec> {
+        serde_json::from_slice(&fs::read(self.share_device_path(share_device)).ok()?).ok()
+    }
+
+    /// Paths of the programs that the hooks of our specs run.
+    pub fn hooks(&self) -> BTreeSet<String> {
+        let shares = self.share_devices();
+        let specs = shares
+            .iter()
+            .filter_map(|share_device| self.read_share_device(share_device));
+        let specs: Vec<Spec> = specs.chain(self.read()).collect();
+        let edits = specs.iter().flat_map(|spec| {
+            let devices = spec.devices.iter().map(|device| &device.container_edits);
+            devices.chain([&spec.container_edits])
+        });
+        edits
+            .flat_map(|edits| edits.hooks.iter().map(|hook| hook.path.clone()))
+            .collect()
     }
 
     /// Removes the spec of a share device.
@@ -162,7 +186,9 @@ fn replace_with(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> 
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("file");
     let name = name.strip_prefix(SPEC_PREFIX).unwrap_or(name);
     let temporary = path.with_file_name(format!("{TEMPORARY_PREFIX}{name}.{}", std::process::id()));
-    let written = File::create(&temporary).and_then(|mut file| {
+    // A new file: one with this name may be a link.
+    let _ = fs::remove_file(&temporary);
+    let written = File::create_new(&temporary).and_then(|mut file| {
         fill(&mut file)?;
         file.sync_all()
     });
@@ -270,6 +296,33 @@ mod tests {
         dir.write(&spec(&["gpu-0"])).unwrap();
         dir.write(&spec(&["gpu-0", "gpu-0"])).unwrap_err();
         assert!(dir.has("gpu-0"), "the spec from before stays");
+    }
+
+    #[test]
+    fn links_are_replaced_and_their_targets_stay() {
+        let place = tempfile::tempdir().unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let target = elsewhere.path().join("target");
+        let directory = CdiDir::new(place.path());
+        for content in [render(&spec(&["share-0"])), "precious".to_owned()] {
+            fs::write(&target, &content).unwrap();
+            for name in [
+                "kai.scheduler-share-0.json".to_owned(),
+                format!(".kai.scheduler-share-0.json.{}", std::process::id()),
+            ] {
+                let link = place.path().join(name);
+                let _ = fs::remove_file(&link);
+                std::os::unix::fs::symlink(&target, &link).unwrap();
+            }
+            assert_eq!(
+                directory.write_share_device("share-0", &spec(&["share-0"])).unwrap(),
+                Written::Changed
+            );
+            assert_eq!(fs::read_to_string(&target).unwrap(), content);
+            assert_eq!(directory.read_share_device("share-0"), Some(spec(&["share-0"])));
+            let written = fs::symlink_metadata(place.path().join("kai.scheduler-share-0.json")).unwrap();
+            assert!(written.is_file());
+        }
     }
 
     #[test]

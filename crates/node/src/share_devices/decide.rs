@@ -9,7 +9,8 @@ use kai_gpu::PlatformKind;
 
 use super::offer::KIND;
 use crate::allocator::offer::fake_visible;
-use crate::driver_files::cdi::{self, Device, Edits, Spec};
+use crate::driver_files::cdi::{self, Device, Edits, Hook, Spec};
+use crate::enforcement::promise::PromiseError;
 use crate::podresources::DeviceAllocation;
 
 /// The pod to which the kubelet allocated a share device.
@@ -19,6 +20,8 @@ pub struct Holder {
     pub namespace: String,
     /// The pod's name.
     pub pod: String,
+    /// The container's name.
+    pub container: String,
 }
 
 /// Why a share device can't be prepared. The kubelet shows the message in the pod's events and tries again.
@@ -94,6 +97,15 @@ pub enum Refusal {
         "the CDI spec of this node's GPUs is not on disk; the node agent writes it once the driver answers: see its log"
     )]
     NoSpec,
+    /// It is not decided yet by what this node holds containers.
+    #[error(
+        "the node agent has not decided yet how this node holds containers to their GPU memory, because the GPU driver has not answered; \
+         trying again"
+    )]
+    Undecided,
+    /// The container can't be held to what it was promised.
+    #[error(transparent)]
+    Promise(#[from] PromiseError),
     /// The CDI spec of the node's GPUs does not contain the GPU.
     #[error("GPU {gpu} of pod {pod} is not in this node's CDI spec; run `kai doctor` on the node")]
     UnknownGpu {
@@ -121,6 +133,7 @@ pub fn holder(share_device: &str, allocations: &[DeviceAllocation]) -> Result<Ho
     let holder = Holder {
         namespace: found.namespace.clone(),
         pod: found.pod.clone(),
+        container: found.container.clone(),
     };
     // The pod-resources API has no UIDs. A pod has at most one share device, so two of them belong to two pods of one name.
     let same = |allocation: &&DeviceAllocation| allocation.namespace == found.namespace && allocation.pod == found.pod;
@@ -184,14 +197,34 @@ fn reserved(pod: &str, group: &str, node: &str, reservations: &[Pod]) -> Result<
     }
 }
 
-/// The CDI spec of the share device: the edits that the spec of the node's whole GPUs has for these GPUs, under the share device's name.
-pub fn spec(
-    share_device: &str,
-    pod: &str,
-    gpus: &[String],
-    whole: &Spec,
-    platform: PlatformKind,
-) -> Result<Spec, Refusal> {
+/// What the CDI spec of a share device is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct ShareSpecInputs<'a> {
+    /// The share device.
+    pub share_device: &'a str,
+    /// Namespace and name of the pod, for messages.
+    pub pod: &'a str,
+    /// UUIDs of its GPUs.
+    pub gpus: &'a [String],
+    /// The spec of the node's whole GPUs.
+    pub whole: &'a Spec,
+    /// The platform, which decides whether the container gets the fake library's variable.
+    pub platform: PlatformKind,
+    /// Holds the container to its limits.
+    pub hook: Option<&'a Hook>,
+}
+
+/// The CDI spec of the share device: the edits that the spec of the node's whole GPUs has for these GPUs, under the share device's name, and
+/// the hook of this container. The hooks of whole GPUs are left out: they lift limits.
+pub fn spec(inputs: &ShareSpecInputs) -> Result<Spec, Refusal> {
+    let ShareSpecInputs {
+        share_device,
+        pod,
+        gpus,
+        whole,
+        platform,
+        hook,
+    } = *inputs;
     let mut edits = Edits::default();
     for gpu in gpus {
         let name = cdi::device_name(gpu);
@@ -203,10 +236,15 @@ pub fn spec(
         };
         edits.merge(&device.container_edits);
     }
+    edits.hooks = hook.into_iter().cloned().collect();
     if platform == PlatformKind::Fake {
         let (key, value) = fake_visible(gpus.iter().map(String::as_str));
         edits.env.push(format!("{key}={value}"));
     }
+    let for_all = Edits {
+        hooks: Vec::new(),
+        ..whole.container_edits.clone()
+    };
     let mut spec = Spec {
         cdi_version: String::new(),
         kind: KIND.to_owned(),
@@ -214,7 +252,7 @@ pub fn spec(
             name: share_device.to_owned(),
             container_edits: edits,
         }],
-        container_edits: whole.container_edits.clone(),
+        container_edits: for_all,
     };
     spec.cdi_version = spec.version_needed().to_owned();
     Ok(spec)
@@ -298,7 +336,17 @@ mod tests {
         let inventory = FakeDriver::new(&settings.seeded("n1")).unwrap().devices().unwrap();
         let whole = fake_spec(&inventory).unwrap();
         let of = |at: usize| inventory.devices[at].uuid.clone();
-        let written = spec("share-7", "team/p", &[of(0), of(2)], &whole, PlatformKind::Fake).unwrap();
+        let spec = |gpus: &[String], platform| {
+            spec(&ShareSpecInputs {
+                share_device: "share-7",
+                pod: "team/p",
+                gpus,
+                whole: &whole,
+                platform,
+                hook: None,
+            })
+        };
+        let written = spec(&[of(0), of(2)], PlatformKind::Fake).unwrap();
         assert_eq!(written.problems(), Vec::<String>::new());
         assert_eq!(
             (written.kind.as_str(), written.devices.len()),
@@ -309,9 +357,9 @@ mod tests {
         assert_eq!(nodes, ["/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia2"]);
         assert_eq!(edits.env, [format!("KAI_FAKE_VISIBLE_DEVICES={},{}", of(0), of(2))]);
         assert_eq!(written.container_edits, whole.container_edits);
-        let real = spec("share-7", "team/p", &[of(1)], &whole, PlatformKind::Nvml).unwrap();
+        let real = spec(&[of(1)], PlatformKind::Nvml).unwrap();
         assert!(real.devices[0].container_edits.env.is_empty());
-        let unknown = spec("share-7", "team/p", &["GPU-x".into()], &whole, PlatformKind::Fake);
+        let unknown = spec(&["GPU-x".into()], PlatformKind::Fake);
         assert!(unknown.unwrap_err().to_string().contains("GPU GPU-x of pod team/p"));
     }
 }

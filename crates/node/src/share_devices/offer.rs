@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kai_gpu::PlatformKind;
+use kai_gpu::Inventory;
 
 use crate::allocator::inject::CDI_ANNOTATION;
+use crate::enforcement::tier::NodeEnforcement;
 use crate::kubelet::deviceplugin::{CdiDevice, ContainerAllocateResponse, Device, HEALTHY};
 
 /// CDI kind (`vendor/class`) of share devices.
@@ -22,8 +23,10 @@ pub const SHARE_DEVICES_MAX: u32 = 4096;
 pub struct ShareDeviceOffer {
     /// The kubelet's device list. It never changes: GPUs fail, share devices do not.
     pub devices: Arc<Vec<Device>>,
-    /// Platform of the node, which decides whether containers get the fake library's variable.
-    pub platform: PlatformKind,
+    /// The GPUs that share devices may stand for.
+    pub inventory: Arc<Inventory>,
+    /// By what the node holds containers to their share; `None` until that is decided.
+    pub enforcement: Option<Arc<NodeEnforcement>>,
 }
 
 /// The kubelet's device list with `count` share devices.
@@ -71,7 +74,8 @@ mod tests {
     fn a_slot_answers_with_a_name_by_field_and_by_annotation() {
         let offer = ShareDeviceOffer {
             devices: Arc::new(devices(3)),
-            platform: PlatformKind::Fake,
+            inventory: Arc::default(),
+            enforcement: None,
         };
         let of = |ids: &[&str]| offer.allocate(&ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>());
         let answer = of(&["share-2"]).unwrap();

@@ -7,17 +7,24 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use kai_api::{Pod, keys};
-use kai_cluster::{Client, Selection};
-use kai_gpu::PlatformKind;
+use kai_cluster::{Client, Clock, EventRecorder, ObjectEvent, Selection, Severity, Target};
+use serde_json::Value;
 use tokio::sync::Mutex;
 
-use super::decide::{self, Refusal};
-use super::offer::single_device;
+use super::decide::{self, Refusal, ShareSpecInputs};
+use super::offer::{ShareDeviceOffer, single_device};
+use crate::agent::report::FIELD_MANAGER;
 use crate::driver_files::store::CdiDir;
+use crate::enforcement::hook_edit::holding_hook;
+use crate::enforcement::promise::{PromiseInputs, UnifiedMemoryLimit, container_name, promise};
+use crate::enforcement::receipt_dir::ReceiptDir;
 use crate::podresources;
 
 /// Less than the kubelet's own timeout of 30 seconds, so that the kubelet still receives the reason.
 const PREPARE_SECONDS_MAX: Duration = Duration::from_secs(20);
+
+/// The reason of the event: the pod was bound to a tier that limits memory, and the node has it no more.
+const EVENT_LOWERED: &str = "GPULimitNotEnforced";
 
 /// Prepares the share devices of this node. The device plugin calls it on Allocate and PreStartContainer.
 pub struct ShareDevicePreparer {
@@ -25,7 +32,10 @@ pub struct ShareDevicePreparer {
     reservation_namespace: String,
     pod_resources: PathBuf,
     cdi: CdiDir,
+    receipts: ReceiptDir,
+    unified: UnifiedMemoryLimit,
     client: OnceLock<Client>,
+    recorder: OnceLock<EventRecorder>,
     /// Held while a spec is written, and from listing the kubelet's allocations to removing unused specs: a spec is never removed because
     /// of a list that is older than the spec.
     files: Mutex<()>,
@@ -42,6 +52,10 @@ pub struct PreparerConfig {
     pub pod_resources: PathBuf,
     /// Where CDI specs are.
     pub cdi_dir: PathBuf,
+    /// The agent's state directory, where the hook leaves receipts.
+    pub state_dir: PathBuf,
+    /// Whether system memory is limited where GPU and CPU share it.
+    pub unified: UnifiedMemoryLimit,
 }
 
 impl ShareDevicePreparer {
@@ -52,7 +66,10 @@ impl ShareDevicePreparer {
             reservation_namespace: config.reservation_namespace,
             pod_resources: config.pod_resources,
             cdi: CdiDir::new(&config.cdi_dir),
+            receipts: ReceiptDir::new(&config.state_dir),
+            unified: config.unified,
             client: OnceLock::new(),
+            recorder: OnceLock::new(),
             files: Mutex::default(),
         }
     }
@@ -67,6 +84,7 @@ impl ShareDevicePreparer {
     pub async fn remove_old_specs(&self, device_ids: &[String]) {
         let _files = self.files.lock().await;
         for share_device in device_ids {
+            self.receipts.remove(share_device);
             if let Err(error) = self.cdi.remove_share_device(share_device) {
                 tracing::warn!(share_device, %error, "could not remove the old spec of a share device; it is replaced before the container starts");
             }
@@ -75,9 +93,9 @@ impl ShareDevicePreparer {
 
     /// Writes the spec that makes the share device stand for the GPUs of the pod that holds it. `Err` is a sentence for the pod's events;
     /// the kubelet then does not start the container.
-    pub async fn prepare(&self, device_ids: &[String], platform: PlatformKind) -> Result<(), String> {
+    pub async fn prepare(&self, device_ids: &[String], offer: &ShareDeviceOffer) -> Result<(), String> {
         let share_device = single_device(device_ids)?;
-        let Ok(prepared) = tokio::time::timeout(PREPARE_SECONDS_MAX, self.prepare_one(share_device, platform)).await
+        let Ok(prepared) = tokio::time::timeout(PREPARE_SECONDS_MAX, self.prepare_one(share_device, offer)).await
         else {
             return Err(format!(
                 "share device {share_device}: the kubelet or the API server did not answer within {} seconds; trying again",
@@ -87,7 +105,7 @@ impl ShareDevicePreparer {
         prepared.map_err(|reason| format!("share device {share_device}: {reason}"))
     }
 
-    async fn prepare_one(&self, share_device: &str, platform: PlatformKind) -> Result<(), String> {
+    async fn prepare_one(&self, share_device: &str, offer: &ShareDeviceOffer) -> Result<(), String> {
         let words = |error: crate::Error| error.to_string();
         let unanswered = |error: kai_cluster::Error| error.to_string();
         let refused = |refusal: Refusal| refusal.to_string();
@@ -97,21 +115,67 @@ impl ShareDevicePreparer {
         let allocations = podresources::list(&self.pod_resources).await.map_err(words)?;
         let holder = decide::holder(share_device, &allocations).map_err(refused)?;
         let name = holder.name();
-        let pod: Option<Pod> = client.get(&holder.namespace, &holder.pod).await.map_err(unanswered)?;
-        let pod = pod.ok_or_else(|| Refusal::NoPod(name.clone()).to_string())?;
+        let object = client.get_value(Target::of::<Pod>(&holder.namespace, &holder.pod));
+        let object: Option<Value> = object.await.map_err(unanswered)?;
+        let object = object.ok_or_else(|| Refusal::NoPod(name.clone()).to_string())?;
+        let pod: Pod = serde_json::from_value(object.clone()).map_err(|error| format!("pod {name}: {error}"))?;
         let reservations = self.reservations(client).await.map_err(unanswered)?;
         let gpus = decide::gpus(&pod, &self.node, &reservations).map_err(refused)?;
 
+        let enforcement = offer
+            .enforcement
+            .as_ref()
+            .ok_or_else(|| Refusal::Undecided.to_string())?;
+        let promised = promise(&PromiseInputs {
+            pod: &pod,
+            object: &object,
+            container: &holder.container,
+            gpus: &gpus,
+            inventory: &offer.inventory,
+            enforcement,
+            unified: self.unified,
+        })
+        .map_err(|error| refused(error.into()))?;
+        let setup = enforcement.hook.as_ref();
+        let hook = setup
+            .zip(promised.request.as_ref())
+            .map(|(setup, request)| holding_hook(setup, share_device, request));
+
         let _files = self.files.lock().await;
         let whole = self.cdi.read().ok_or_else(|| Refusal::NoSpec.to_string())?;
-        let spec = decide::spec(share_device, &name, &gpus, &whole, platform).map_err(refused)?;
+        let spec = decide::spec(&ShareSpecInputs {
+            share_device,
+            pod: &name,
+            gpus: &gpus,
+            whole: &whole,
+            platform: offer.inventory.platform.kind,
+            hook: hook.as_ref(),
+        })
+        .map_err(refused)?;
+        // What the hook left for an earlier container says nothing about this one.
+        self.receipts.remove(share_device);
         self.cdi.write_share_device(share_device, &spec).map_err(words)?;
         tracing::info!(
             share_device,
             pod = name,
             ?gpus,
+            limits = ?promised.request.as_ref().map(|request| &request.limits),
             "wrote the spec of a share device with the GPUs of its pod"
         );
+        if let Some(note) = promised.note {
+            let recorder = self
+                .recorder
+                .get_or_init(|| EventRecorder::new(client, FIELD_MANAGER, Clock::System));
+            recorder
+                .record(ObjectEvent {
+                    about: container_name(&pod, &holder.container).reference(),
+                    severity: Severity::Warning,
+                    reason: EVENT_LOWERED,
+                    message: note,
+                    annotations: Vec::new(),
+                })
+                .await;
+        }
         Ok(())
     }
 

@@ -65,6 +65,7 @@ pub fn settings(place: &Path, words: &[&str]) -> Settings {
         refresh: Duration::from_millis(50),
         retry: Duration::from_millis(30),
         reservation: Duration::from_millis(10),
+        audit: Duration::from_millis(50),
         kubelet: RetryPolicy {
             retry_min: Duration::from_millis(10),
             retry_max: Duration::from_millis(200),

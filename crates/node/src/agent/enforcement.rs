@@ -1,0 +1,110 @@
+//! Decides by what the node holds containers to their GPU share, at the start and whenever something changes that it depends on, and sends
+//! the decision to the task that owns the state. The last decision is kept on disk: a container that starts before the driver has answered
+//! is held as before.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kai_gpu::{Driver, Inventory};
+use tokio::sync::{mpsc, watch};
+
+use super::files::LastEnforcement;
+use super::state::{Input, Snapshot};
+use crate::allocator::inject::Injection;
+use crate::driver_files::store::CdiDir;
+use crate::enforcement::facts::Decider;
+use crate::enforcement::tier::NodeEnforcement;
+
+/// What the task works with.
+pub struct EnforcementTask {
+    /// Collects the facts and decides.
+    pub decider: Decider,
+    /// The driver.
+    pub driver: Arc<dyn Driver>,
+    /// Where the spec of whole GPUs is, which names the driver's files.
+    pub cdi: CdiDir,
+    /// Where the decision is kept.
+    pub last: LastEnforcement,
+    /// Between decisions without a reason: cgroup mounts and persistence mode change without a message.
+    pub refresh: Duration,
+}
+
+/// What a decision depends on beside files: a change of it is a reason to decide again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Cause {
+    inventory: Option<Arc<Inventory>>,
+    injection: Arc<Injection>,
+    given_up: Option<String>,
+}
+
+/// Runs until the agent stops. `given_up` says why limits were given up, if they were.
+pub async fn run(
+    task: EnforcementTask,
+    mut snapshots: watch::Receiver<Arc<Snapshot>>,
+    given_up: watch::Receiver<Option<String>>,
+    inputs: mpsc::Sender<Input>,
+) {
+    let EnforcementTask {
+        decider,
+        driver,
+        cdi,
+        last,
+        refresh,
+    } = task;
+    let mut decider = Some(decider);
+    let mut sent: Option<NodeEnforcement> = None;
+    let mut given_up = given_up;
+    loop {
+        let snapshot = snapshots.borrow_and_update().clone();
+        let now = cause(&snapshot, given_up.borrow_and_update().clone());
+        if let (Some(inventory), Some(mut own)) = (now.inventory.clone(), decider.take()) {
+            let (driver, cdi, reason) = (driver.clone(), cdi.clone(), now.given_up.clone());
+            // The driver and the disk may block; the agent's only thread serves the kubelet meanwhile.
+            let ran = tokio::task::spawn_blocking(move || {
+                let spec = cdi.read();
+                let decided = own.decide(&*driver, &inventory, spec.as_ref(), reason);
+                (own, decided)
+            });
+            let (own, decided) = match ran.await {
+                Ok(ran) => ran,
+                Err(error) => {
+                    tracing::error!(%error, "the decision by what this node holds containers ended; it is not made again");
+                    return;
+                }
+            };
+            decider = Some(own);
+            if sent.as_ref() != Some(&decided) {
+                tracing::info!(
+                    summary = decided.summary(),
+                    "decided how containers are held to their GPU share"
+                );
+                if let Err(error) = last.save(&decided) {
+                    tracing::warn!(%error, "the next start will not know at once how containers are held");
+                }
+                if inputs
+                    .send(Input::Enforcement(Box::new(decided.clone())))
+                    .await
+                    .is_err()
+                {
+                    return;
+                }
+                sent = Some(decided);
+            }
+        }
+        tokio::select! {
+            changed = snapshots.wait_for(|snapshot| cause(snapshot, now.given_up.clone()) != now) => if changed.is_err() { return },
+            Ok(()) = given_up.changed() => {}
+            () = tokio::time::sleep(refresh) => {}
+        }
+    }
+}
+
+/// Nothing is decided before the driver has answered and the spec of whole GPUs is written or known to be impossible.
+fn cause(snapshot: &Snapshot, given_up: Option<String>) -> Cause {
+    let ready = snapshot.confirmed && *snapshot.injection != Injection::Unknown;
+    Cause {
+        inventory: ready.then(|| snapshot.inventory.clone()),
+        injection: snapshot.injection.clone(),
+        given_up,
+    }
+}

@@ -1,0 +1,317 @@
+//! Audits the limits of containers: reads the hook's receipts, asks the driver about each, and carries out what `enforcement::audit` says
+//! follows: events on pods, evictions, the node's condition, metrics. Runs at every receipt, and now and then without one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use kai_api::{EnforcementTier, Pod, keys};
+use kai_cluster::{Client, Clock, EventRecorder, ObjectEvent, Target};
+use kai_gpu::Driver;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+
+use super::files;
+use super::report::FIELD_MANAGER;
+use super::state::{Input, Snapshot};
+use crate::driver_files::host_root::HostRoot;
+use crate::driver_files::store::CdiDir;
+use crate::enforcement::audit::{Audit, Audited, AuditedReceipt, LimitRow, Observation, PodEvent, Repair, answer};
+use crate::enforcement::program::ProgramDir;
+use crate::enforcement::receipt::{ContainerName, Receipt};
+use crate::enforcement::receipt_dir::ReceiptDir;
+use crate::podresources::{self, DeviceAllocation};
+
+/// Copies of the hook's program that no spec names stay for this long: a container that is being created may run one.
+const UNNAMED_PROGRAM_MAX: Duration = Duration::from_secs(600);
+
+/// What the last audit found, for metrics.
+#[derive(Debug, Clone, Default)]
+pub struct LimitMetrics {
+    /// The limits.
+    pub rows: Vec<LimitRow>,
+    /// Failures of the hook since the agent's start, by the driver's code.
+    pub failures: BTreeMap<String, u64>,
+}
+
+/// What the audit works with.
+pub struct LimitsAudit {
+    /// The driver.
+    pub driver: Arc<dyn Driver>,
+    /// CDI specs.
+    pub cdi: CdiDir,
+    /// The agent's state directory.
+    pub state_dir: PathBuf,
+    /// The host's `/` in this process.
+    pub host_root: PathBuf,
+    /// The kubelet's pod-resources socket.
+    pub pod_resources: PathBuf,
+    /// What to do about a container whose limit is gone.
+    pub repair: Repair,
+    /// Between audits without a new receipt.
+    pub pace: Duration,
+}
+
+/// Where the results go.
+pub struct AuditOutputs {
+    /// The task that owns the state.
+    pub inputs: mpsc::Sender<Input>,
+    /// The metrics.
+    pub metrics: watch::Sender<Arc<LimitMetrics>>,
+    /// Why the node gives up limiting.
+    pub given_up: watch::Sender<Option<String>>,
+}
+
+/// Runs until the agent stops.
+pub async fn run(
+    config: LimitsAudit,
+    client: Client,
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+    outputs: AuditOutputs,
+) {
+    let receipts = ReceiptDir::new(&config.state_dir);
+    let programs = ProgramDir::new(&config.state_dir);
+    let recorder = EventRecorder::new(&client, FIELD_MANAGER, Clock::System);
+    let mut audit = Audit::new(config.repair, now_seconds());
+    let mut metrics = LimitMetrics::default();
+    let mut summary = None;
+    let mut driver_version = None;
+    let mut unnamed: BTreeMap<PathBuf, tokio::time::Instant> = BTreeMap::new();
+    if let Err(error) = receipts.create() {
+        tracing::warn!(%error, "could not make the directory of receipts; containers with a limit do not start");
+    }
+    let (mut changed, _watching) = files::watch_directory(receipts.path());
+    loop {
+        changed.mark_unchanged();
+        let snapshot = snapshots.borrow().clone();
+        let version = snapshot.inventory.driver_version.clone();
+        if driver_version.as_ref().is_some_and(|before| *before != version) {
+            audit.new_driver();
+        }
+        driver_version = Some(version);
+        let allocations = podresources::list(&config.pod_resources).await.ok();
+        let observation = observe(&config, &client, &receipts, &snapshot, allocations.as_deref()).await;
+        let audited = audit.step(&observation);
+        for share_device in &audited.remove {
+            receipts.remove(share_device);
+        }
+        tell(&client, &recorder, &audited).await;
+        for code in &audited.failures {
+            *metrics.failures.entry(code.clone()).or_default() += 1;
+        }
+        metrics.rows = audited.rows;
+        outputs.metrics.send_replace(Arc::new(metrics.clone()));
+        outputs
+            .given_up
+            .send_if_modified(|before| std::mem::replace(before, audited.give_up.clone()) != audited.give_up);
+        if summary.as_ref() != Some(&audited.summary) {
+            if outputs
+                .inputs
+                .send(Input::Limits(audited.summary.clone()))
+                .await
+                .is_err()
+            {
+                return;
+            }
+            summary = Some(audited.summary);
+        }
+        remove_programs(&programs, &config.cdi, &snapshot, &mut unnamed);
+        tokio::select! {
+            Ok(()) = changed.changed() => {}
+            () = tokio::time::sleep(config.pace) => {}
+        }
+    }
+}
+
+/// Collects what one audit sees.
+async fn observe(
+    config: &LimitsAudit,
+    client: &Client,
+    receipts: &ReceiptDir,
+    snapshot: &Snapshot,
+    allocations: Option<&[DeviceAllocation]>,
+) -> Observation {
+    let (receipts, driver) = (receipts.clone(), config.driver.clone());
+    let host = HostRoot::new(&config.host_root);
+    // Driver calls block.
+    let audited = tokio::task::spawn_blocking(move || {
+        let read = receipts.read().into_iter();
+        read.map(|(share_device, receipt)| ask(&*driver, &host, share_device, receipt))
+            .collect::<Vec<_>>()
+    });
+    let audited = audited.await.unwrap_or_default();
+    let held = allocations.map(|allocations| {
+        let shares = allocations
+            .iter()
+            .filter(|allocation| allocation.resource == keys::RESOURCE_GPU_SHARE);
+        shares
+            .flat_map(|allocation| allocation.device_ids.iter().cloned())
+            .collect::<BTreeSet<_>>()
+    });
+    let limits_memory = snapshot
+        .enforcement
+        .as_ref()
+        .is_some_and(|decided| decided.tier == EnforcementTier::Driver);
+    let unlimited = match (limits_memory, allocations) {
+        (true, Some(allocations)) => unlimited(config, client, &audited, allocations).await,
+        (true, None) | (false, _) => Vec::new(),
+    };
+    Observation {
+        receipts: audited,
+        held,
+        unlimited,
+    }
+}
+
+/// Asks the driver about a receipt. The path is the host's; here the host's `/` may be elsewhere.
+fn ask(driver: &dyn Driver, host: &HostRoot, share_device: String, receipt: Receipt) -> AuditedReceipt {
+    let cgroup = host.local_path(&receipt.cgroup);
+    let cgroup_exists = !receipt.cgroup.is_empty() && cgroup.is_dir();
+    let answers = match cgroup_exists {
+        true => {
+            let limits = receipt.limits.iter();
+            limits
+                .map(|limit| answer(limit, driver.memory_limits(&limit.gpu, &cgroup)))
+                .collect()
+        }
+        false => Vec::new(),
+    };
+    AuditedReceipt {
+        share_device,
+        receipt,
+        cgroup_exists,
+        answers,
+    }
+}
+
+/// Running containers with a share device that have neither a receipt nor a spec with the hook: they started before the tier.
+async fn unlimited(
+    config: &LimitsAudit,
+    client: &Client,
+    audited: &[AuditedReceipt],
+    allocations: &[DeviceAllocation],
+) -> Vec<ContainerName> {
+    let mut found = Vec::new();
+    for allocation in allocations
+        .iter()
+        .filter(|allocation| allocation.resource == keys::RESOURCE_GPU_SHARE)
+    {
+        let receipt = |id: &String| audited.iter().any(|audited| audited.share_device == *id);
+        let hooked = |id: &String| {
+            let spec = config.cdi.read_share_device(id);
+            spec.is_some_and(|spec| {
+                spec.devices
+                    .iter()
+                    .any(|device| !device.container_edits.hooks.is_empty())
+            })
+        };
+        if allocation.device_ids.iter().any(|id| receipt(id) || hooked(id)) {
+            continue;
+        }
+        let target = Target::of::<Pod>(&allocation.namespace, &allocation.pod);
+        let Ok(Some(pod)) = client.get_value(target).await else {
+            continue;
+        };
+        if is_running(&pod, &allocation.container) {
+            found.push(ContainerName {
+                namespace: allocation.namespace.clone(),
+                pod: allocation.pod.clone(),
+                uid: pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned(),
+                container: allocation.container.clone(),
+            });
+        }
+    }
+    found
+}
+
+fn is_running(pod: &Value, container: &str) -> bool {
+    let statuses = ["containerStatuses", "initContainerStatuses"];
+    let mut all = statuses
+        .iter()
+        .flat_map(|list| pod["status"][*list].as_array().into_iter().flatten());
+    all.any(|status| status["name"] == container && status["state"]["running"].is_object())
+}
+
+/// Records the events, and evicts pods.
+async fn tell(client: &Client, recorder: &EventRecorder, audited: &Audited) {
+    for event in &audited.events {
+        let PodEvent {
+            container,
+            severity,
+            reason,
+            message,
+        } = event;
+        tracing::info!(
+            reason,
+            pod = container.shown(),
+            message,
+            "told the owner of a pod about its limit"
+        );
+        recorder
+            .record(ObjectEvent {
+                about: container.reference(),
+                severity: *severity,
+                reason,
+                message: message.clone(),
+                annotations: Vec::new(),
+            })
+            .await;
+    }
+    for container in &audited.evict {
+        if let Err(error) = evict(client, container).await {
+            tracing::warn!(pod = container.shown(), %error, "could not evict a pod whose GPU memory is not limited any more; trying again");
+        }
+    }
+}
+
+/// Evicts the pod with this UID, as far as disruption budgets allow it.
+async fn evict(client: &Client, container: &ContainerName) -> Result<(), kai_cluster::Error> {
+    let body = json!({
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": { "name": container.pod, "namespace": container.namespace },
+        "deleteOptions": { "preconditions": { "uid": container.uid } },
+    });
+    let target = Target::of::<Pod>(&container.namespace, &container.pod);
+    match client.post_to(target, "eviction", &body).await {
+        Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error),
+        Ok(_) | Err(_) => {
+            tracing::warn!(
+                pod = container.shown(),
+                "evicted a pod whose GPU memory is not limited any more"
+            );
+            Ok(())
+        }
+    }
+}
+
+/// Removes copies of the hook's program that neither a spec nor the present decision names.
+fn remove_programs(
+    programs: &ProgramDir,
+    cdi: &CdiDir,
+    snapshot: &Snapshot,
+    unnamed: &mut BTreeMap<PathBuf, tokio::time::Instant>,
+) {
+    let mut named: BTreeSet<PathBuf> = cdi.hooks().iter().filter_map(|path| programs.copy_of(path)).collect();
+    let decided = snapshot.enforcement.as_ref().and_then(|decided| decided.hook.as_ref());
+    named.extend(decided.map(|setup| setup.program.directory.clone()));
+    let now = tokio::time::Instant::now();
+    let present = programs.copies();
+    unnamed.retain(|path, _| present.contains(path) && !named.contains(path));
+    for path in present.iter().filter(|path| !named.contains(*path)) {
+        unnamed.entry(path.clone()).or_insert(now);
+    }
+    let young = unnamed
+        .iter()
+        .filter(|(_, since)| now.duration_since(**since) < UNNAMED_PROGRAM_MAX);
+    let needed: BTreeSet<PathBuf> = young.map(|(path, _)| path.clone()).chain(named).collect();
+    programs.remove_except(&needed);
+}
+
+fn now_seconds() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
+}

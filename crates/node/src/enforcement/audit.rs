@@ -1,0 +1,602 @@
+//! Compares what the hook left with what the driver says: a limit that is gone or different is reported, and by option the pod is evicted.
+//! Also counts failures of the hook, and names containers that started before the node had limits. Pure; `agent::limits_audit` collects
+//! the observations and carries out what follows. The audit never sets a limit.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kai_cluster::Severity;
+use kai_gpu::{CgroupMemory, MemoryLimitError, NvmlCode};
+
+use super::limits::GpuLimit;
+use super::receipt::{ContainerName, Failure, Receipt};
+
+/// So many refusals of the driver in a row, and the node gives up limiting: containers must not fail one after the other.
+pub const REFUSALS_MAX: u32 = 3;
+
+/// A receipt of this age, in seconds, was there before the agent started, and an earlier agent told about it.
+const NEWS_SECONDS_MAX: u64 = 120;
+
+/// The reason of the event: the container is limited.
+pub const EVENT_SET: &str = "GPULimitSet";
+/// The reason of the event: a limit is gone or different.
+pub const EVENT_MISSING: &str = "GPULimitMissing";
+/// The reason of the event: the hook could not set a limit.
+pub const EVENT_FAILED: &str = "GPULimitFailed";
+
+/// What the agent does about a container whose limit is gone.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Repair {
+    /// It reports it.
+    #[default]
+    None,
+    /// It evicts the pod, so that its controller makes a new one.
+    Evict,
+}
+
+/// The driver's answer about a limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The limit is in force.
+    Held {
+        /// What the container uses.
+        used_bytes: u64,
+    },
+    /// The driver has no limit for the container.
+    Missing,
+    /// The driver has another limit.
+    Different(String),
+    /// The driver does not say.
+    Unknown(String),
+}
+
+/// What the driver's answer says about a limit.
+pub fn answer(limit: &GpuLimit, read: Result<CgroupMemory, MemoryLimitError>) -> Answer {
+    match read {
+        Ok(memory) if memory.limits == limit.memory_limits() => Answer::Held {
+            used_bytes: memory.used_bytes,
+        },
+        Ok(memory) if memory.limits.hard_bytes.is_none() => Answer::Missing,
+        Ok(memory) => Answer::Different(memory.limits.to_string()),
+        Err(error) => match error {
+            // Both back ends say so of a cgroup without a limit, each with its own code.
+            MemoryLimitError::Refused { code, .. }
+                if [NvmlCode::NOT_SUPPORTED, NvmlCode::NOT_FOUND].contains(&code) =>
+            {
+                Answer::Missing
+            }
+            MemoryLimitError::Refused { .. }
+            | MemoryLimitError::Missing { .. }
+            | MemoryLimitError::NoGpu { .. }
+            | MemoryLimitError::Driver { .. }
+            | MemoryLimitError::NotKept { .. } => Answer::Unknown(error.with_remedy()),
+        },
+    }
+}
+
+/// A receipt with the driver's answers.
+#[derive(Debug, Clone)]
+pub struct AuditedReceipt {
+    /// The share device.
+    pub share_device: String,
+    /// What the hook left.
+    pub receipt: Receipt,
+    /// Whether the container's cgroup exists.
+    pub cgroup_exists: bool,
+    /// One for each limit.
+    pub answers: Vec<Answer>,
+}
+
+/// What one audit sees.
+#[derive(Debug, Clone, Default)]
+pub struct Observation {
+    /// The receipts.
+    pub receipts: Vec<AuditedReceipt>,
+    /// Share devices that the kubelet lists; `None` while it does not answer.
+    pub held: Option<BTreeSet<String>>,
+    /// Running containers with a share device that started without the hook, while the node limits memory.
+    pub unlimited: Vec<ContainerName>,
+}
+
+/// One limit, for metrics.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitRow {
+    /// The container.
+    pub container: ContainerName,
+    /// UUID of the GPU.
+    pub gpu: String,
+    /// The promised limit.
+    pub limit_bytes: u64,
+    /// What the container uses, if the driver says so.
+    pub used_bytes: Option<u64>,
+    /// Whether the limit is in force.
+    pub enforced: Enforced,
+}
+
+/// Whether a limit is in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Enforced {
+    /// It is.
+    Yes,
+    /// It is not.
+    No,
+    /// The driver does not say.
+    Unknown,
+}
+
+/// What the node's condition says about limits. It changes seldom, unlike the use of memory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LimitsSummary {
+    /// Containers whose limit is gone or different, or could not be set, with the reason.
+    pub broken: Vec<String>,
+    /// Containers that started before the node had limits.
+    pub unlimited: Vec<String>,
+    /// Why the audit can't read limits.
+    pub unreadable: Option<String>,
+}
+
+/// An event about a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodEvent {
+    /// The container.
+    pub container: ContainerName,
+    /// Type of the event.
+    pub severity: Severity,
+    /// Reason.
+    pub reason: &'static str,
+    /// Message for people.
+    pub message: String,
+}
+
+/// What follows from one audit.
+#[derive(Debug, Clone, Default)]
+pub struct Audited {
+    /// The limits.
+    pub rows: Vec<LimitRow>,
+    /// News for the owners of pods.
+    pub events: Vec<PodEvent>,
+    /// Share devices whose receipts are of no use any more.
+    pub remove: Vec<String>,
+    /// Pods to evict.
+    pub evict: Vec<ContainerName>,
+    /// For the node's condition.
+    pub summary: LimitsSummary,
+    /// Codes of the driver's refusals since the last audit; `other` where the driver was not the cause.
+    pub failures: Vec<String>,
+    /// Why the node gives up limiting.
+    pub give_up: Option<String>,
+}
+
+/// What was told about a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    /// Nothing.
+    Nothing,
+    /// That it is limited.
+    Set,
+    /// That it is not.
+    Broken,
+}
+
+#[derive(Debug, Clone)]
+struct Known {
+    container_id: String,
+    at_seconds: u64,
+    told: Told,
+}
+
+/// What the audit remembers.
+#[derive(Debug)]
+pub struct Audit {
+    repair: Repair,
+    started_seconds: u64,
+    known: BTreeMap<String, Known>,
+    refusals: u32,
+}
+
+impl Audit {
+    /// Remembers nothing. `started_seconds` is the time of the agent's start.
+    pub fn new(repair: Repair, started_seconds: u64) -> Self {
+        Self {
+            repair,
+            started_seconds,
+            known: BTreeMap::new(),
+            refusals: 0,
+        }
+    }
+
+    /// Forgets the driver's refusals: there is a new driver.
+    pub fn new_driver(&mut self) {
+        self.refusals = 0;
+    }
+
+    /// Takes an observation.
+    pub fn step(&mut self, observation: &Observation) -> Audited {
+        let mut audited = Audited::default();
+        let mut receipts: Vec<&AuditedReceipt> = observation.receipts.iter().collect();
+        receipts.sort_by_key(|audited| audited.receipt.at_seconds);
+        for receipt in receipts {
+            let unheld = observation
+                .held
+                .as_ref()
+                .is_some_and(|held| !held.contains(&receipt.share_device));
+            if unheld && !receipt.cgroup_exists {
+                audited.remove.push(receipt.share_device.clone());
+                continue;
+            }
+            self.take_news(receipt, &mut audited);
+            // Between two starts of a container the receipt is that of the container that has ended.
+            let started = receipt.receipt.failure.as_ref().is_none_or(|failure| failure.started);
+            if started && receipt.cgroup_exists {
+                self.check(receipt, &mut audited);
+            }
+        }
+        let present: BTreeSet<&String> = observation
+            .receipts
+            .iter()
+            .map(|audited| &audited.share_device)
+            .collect();
+        self.known
+            .retain(|share_device, _| present.contains(share_device) && !audited.remove.contains(share_device));
+        audited.summary.unlimited = observation.unlimited.iter().map(ContainerName::shown).collect();
+        if self.refusals >= REFUSALS_MAX {
+            audited.give_up = Some(format!(
+                "the driver refused the limits of {} containers in a row (event {EVENT_FAILED} of the last one has the cause); repair the \
+                 cause and restart the node agent",
+                self.refusals
+            ));
+        }
+        audited
+    }
+
+    /// Notes a receipt that is new, and a failure in it.
+    fn take_news(&mut self, audited: &AuditedReceipt, result: &mut Audited) {
+        let receipt = &audited.receipt;
+        let known = self.known.get(&audited.share_device);
+        if known
+            .is_some_and(|known| known.container_id == receipt.container_id && known.at_seconds == receipt.at_seconds)
+        {
+            return;
+        }
+        let is_news = receipt.at_seconds + NEWS_SECONDS_MAX >= self.started_seconds;
+        let told = match &receipt.failure {
+            Some(failure) if is_news => {
+                self.take_failure(receipt, failure, result);
+                Told::Broken
+            }
+            Some(_) => Told::Broken,
+            None => {
+                self.refusals = 0;
+                if is_news { Told::Nothing } else { Told::Set }
+            }
+        };
+        let known = Known {
+            container_id: receipt.container_id.clone(),
+            at_seconds: receipt.at_seconds,
+            told,
+        };
+        self.known.insert(audited.share_device.clone(), known);
+    }
+
+    fn take_failure(&mut self, receipt: &Receipt, failure: &Failure, result: &mut Audited) {
+        result
+            .failures
+            .push(failure.code.clone().unwrap_or_else(|| "other".to_owned()));
+        // Only the driver's refusals say something about the node: a container that ends early fails the hook, too.
+        if failure.code.is_some() {
+            self.refusals += 1;
+        }
+        let start = match failure.started {
+            true => "started without a limit of its GPU memory",
+            false => "did not start, because its GPU memory could not be limited",
+        };
+        result.events.push(PodEvent {
+            container: receipt.container.clone(),
+            severity: Severity::Warning,
+            reason: EVENT_FAILED,
+            message: format!("container {} {start}: {}", receipt.container.container, failure.message),
+        });
+    }
+
+    fn check(&mut self, audited: &AuditedReceipt, result: &mut Audited) {
+        let receipt = &audited.receipt;
+        let mut broken = receipt.failure.as_ref().map(|failure| failure.message.clone());
+        for (limit, answer) in receipt.limits.iter().zip(&audited.answers) {
+            let (used_bytes, enforced) = match answer {
+                Answer::Held { used_bytes } => (Some(*used_bytes), Enforced::Yes),
+                Answer::Missing => (None, Enforced::No),
+                Answer::Different(_) => (None, Enforced::No),
+                Answer::Unknown(reason) => {
+                    result.summary.unreadable = Some(reason.clone());
+                    (None, Enforced::Unknown)
+                }
+            };
+            match answer {
+                Answer::Missing => {
+                    broken = Some(format!("the driver has no limit for it on GPU {} any more", limit.gpu))
+                }
+                Answer::Different(other) => {
+                    broken = Some(format!(
+                        "the driver limits it to {other} on GPU {} instead of {}",
+                        limit.gpu,
+                        limit.memory_limits()
+                    ));
+                }
+                Answer::Held { .. } | Answer::Unknown(_) => {}
+            }
+            if let Some(limit_bytes) = limit.hard_bytes {
+                result.rows.push(LimitRow {
+                    container: receipt.container.clone(),
+                    gpu: limit.gpu.clone(),
+                    limit_bytes,
+                    used_bytes,
+                    enforced,
+                });
+            }
+        }
+        let Some(known) = self.known.get_mut(&audited.share_device) else {
+            return;
+        };
+        let all_held = !receipt.limits.is_empty()
+            && audited
+                .answers
+                .iter()
+                .all(|answer| matches!(answer, Answer::Held { .. }));
+        match (broken, known.told) {
+            (Some(problem), Told::Broken) => {
+                result
+                    .summary
+                    .broken
+                    .push(format!("{}: {problem}", receipt.container.shown()));
+                // Told in an earlier audit, so it is no passing state. A container that started without a limit was let in by the policy.
+                if self.repair == Repair::Evict && receipt.failure.is_none() {
+                    result.evict.push(receipt.container.clone());
+                }
+            }
+            (Some(problem), Told::Nothing | Told::Set) => {
+                result
+                    .summary
+                    .broken
+                    .push(format!("{}: {problem}", receipt.container.shown()));
+                known.told = Told::Broken;
+                result.events.push(PodEvent {
+                    container: receipt.container.clone(),
+                    severity: Severity::Warning,
+                    reason: EVENT_MISSING,
+                    message: format!(
+                        "container {} is not held to its GPU memory: {problem}; delete the pod, so that a new one gets its limit",
+                        receipt.container.container
+                    ),
+                });
+            }
+            (None, Told::Nothing | Told::Broken) if all_held => {
+                known.told = Told::Set;
+                let limits: Vec<String> = receipt.limits.iter().map(shown).collect();
+                result.events.push(PodEvent {
+                    container: receipt.container.clone(),
+                    severity: Severity::Normal,
+                    reason: EVENT_SET,
+                    message: format!(
+                        "the driver limits the GPU memory of container {} to {}",
+                        receipt.container.container,
+                        limits.join(", ")
+                    ),
+                });
+            }
+            (None, Told::Nothing | Told::Broken | Told::Set) => {}
+        }
+    }
+}
+
+/// A limit in MiB, for people.
+fn shown(limit: &GpuLimit) -> String {
+    match limit.hard_bytes {
+        Some(bytes) => format!("{} MiB on GPU {}", bytes >> 20, limit.gpu),
+        None => format!("no limit on GPU {}", limit.gpu),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kai_gpu::MemoryLimits;
+
+    use super::super::receipt_dir::tests::receipt;
+    use super::*;
+
+    fn audited(id: &str, at: u64, answer: Answer) -> AuditedReceipt {
+        AuditedReceipt {
+            share_device: "share-1".to_owned(),
+            receipt: Receipt {
+                at_seconds: at,
+                ..receipt(id)
+            },
+            cgroup_exists: true,
+            answers: vec![answer],
+        }
+    }
+
+    fn failed(id: &str, code: Option<&str>, started: bool) -> AuditedReceipt {
+        let mut failed = audited(id, 2000, Answer::Missing);
+        failed.receipt.limits.clear();
+        failed.answers.clear();
+        failed.receipt.failure = Some(Failure {
+            code: code.map(str::to_owned),
+            message: "no permission".to_owned(),
+            started,
+        });
+        failed
+    }
+
+    fn seen(receipts: Vec<AuditedReceipt>) -> Observation {
+        Observation {
+            receipts,
+            held: Some(BTreeSet::from(["share-1".to_owned()])),
+            unlimited: Vec::new(),
+        }
+    }
+
+    fn reasons(audited: &Audited) -> Vec<&'static str> {
+        audited.events.iter().map(|event| event.reason).collect()
+    }
+
+    const HELD: Answer = Answer::Held { used_bytes: 7 };
+
+    #[test]
+    fn each_answer_of_the_driver_has_a_meaning() {
+        let limit = GpuLimit::hard("GPU-1", 1 << 30);
+        let memory = |limits| Ok(CgroupMemory { limits, used_bytes: 7 });
+        let refused = |code| {
+            Err(MemoryLimitError::Refused {
+                attempt: "reading".to_owned(),
+                code,
+            })
+        };
+        assert_eq!(answer(&limit, memory(MemoryLimits::hard(1 << 30))), HELD);
+        assert_eq!(answer(&limit, memory(MemoryLimits::default())), Answer::Missing);
+        assert!(matches!(
+            answer(&limit, memory(MemoryLimits::hard(1))),
+            Answer::Different(_)
+        ));
+        for code in [NvmlCode::NOT_SUPPORTED, NvmlCode::NOT_FOUND] {
+            assert_eq!(answer(&limit, refused(code)), Answer::Missing);
+        }
+        for code in [NvmlCode::OPERATING_SYSTEM, NvmlCode::UNKNOWN] {
+            assert!(matches!(answer(&limit, refused(code)), Answer::Unknown(_)));
+        }
+    }
+
+    #[test]
+    fn a_limit_is_told_once_and_its_loss_once_more() {
+        let mut audit = Audit::new(Repair::Evict, 1000);
+        let first = audit.step(&seen(vec![audited("a", 1000, HELD)]));
+        assert_eq!(reasons(&first), [EVENT_SET]);
+        assert!(first.events[0].message.contains("1024 MiB on GPU GPU-1"), "{first:?}");
+        assert_eq!(
+            (first.rows[0].used_bytes, first.rows[0].enforced),
+            (Some(7), Enforced::Yes)
+        );
+        assert!(audit.step(&seen(vec![audited("a", 1000, HELD)])).events.is_empty());
+
+        let lost = audit.step(&seen(vec![audited("a", 1000, Answer::Missing)]));
+        assert_eq!(reasons(&lost), [EVENT_MISSING]);
+        assert_eq!((lost.rows[0].enforced, lost.summary.broken.len()), (Enforced::No, 1));
+        assert!(lost.evict.is_empty(), "the driver may be in the middle of a reload");
+        let still = audit.step(&seen(vec![audited("a", 1000, Answer::Missing)]));
+        assert!(still.events.is_empty());
+        assert_eq!(still.evict, [receipt("a").container]);
+
+        let again = audit.step(&seen(vec![audited("b", 1001, HELD)]));
+        assert_eq!(reasons(&again), [EVENT_SET], "a restarted container");
+        let other = audit.step(&seen(vec![audited("b", 1001, Answer::Different("5 bytes".to_owned()))]));
+        assert!(other.events[0].message.contains("5 bytes") && other.events[0].message.contains("1073741824"));
+    }
+
+    #[test]
+    fn without_the_option_no_pod_is_evicted() {
+        let mut audit = Audit::new(Repair::None, 1000);
+        for _ in 0..3 {
+            assert!(
+                audit
+                    .step(&seen(vec![audited("a", 1000, Answer::Missing)]))
+                    .evict
+                    .is_empty()
+            );
+        }
+    }
+
+    #[test]
+    fn a_driver_that_does_not_answer_is_no_missing_limit() {
+        let mut audit = Audit::new(Repair::Evict, 1000);
+        audit.step(&seen(vec![audited("a", 1000, HELD)]));
+        for _ in 0..3 {
+            let unknown = audit.step(&seen(vec![audited("a", 1000, Answer::Unknown("lost".to_owned()))]));
+            assert!(unknown.events.is_empty() && unknown.evict.is_empty() && unknown.summary.broken.is_empty());
+            assert_eq!(unknown.rows[0].enforced, Enforced::Unknown);
+            assert_eq!(unknown.summary.unreadable.as_deref(), Some("lost"));
+        }
+    }
+
+    #[test]
+    fn a_restarted_agent_tells_no_old_news() {
+        let mut audit = Audit::new(Repair::None, 5000);
+        assert!(audit.step(&seen(vec![audited("a", 1000, HELD)])).events.is_empty());
+        assert_eq!(
+            reasons(&audit.step(&seen(vec![audited("a", 1000, Answer::Missing)]))),
+            [EVENT_MISSING]
+        );
+    }
+
+    #[test]
+    fn three_refusals_of_the_driver_in_a_row_end_the_tier() {
+        let mut audit = Audit::new(Repair::None, 1000);
+        let mut step = |receipt| audit.step(&seen(vec![receipt]));
+        for (id, code) in [("a", Some("NO_PERMISSION")), ("b", Some("UNKNOWN"))] {
+            let result = step(failed(id, code, false));
+            assert_eq!((reasons(&result), result.give_up), (vec![EVENT_FAILED], None));
+            assert_eq!(result.failures, [code.unwrap()]);
+        }
+        assert!(
+            step(audited("c", 2000, HELD)).give_up.is_none(),
+            "a success starts the count anew"
+        );
+        for id in ["d", "e"] {
+            assert!(step(failed(id, Some("UNKNOWN"), false)).give_up.is_none());
+        }
+        let other = step(failed("f", None, false));
+        assert_eq!(
+            (other.failures, other.give_up),
+            (vec!["other".to_owned()], None),
+            "not the driver's"
+        );
+        assert!(
+            step(failed("g", Some("UNKNOWN"), false))
+                .give_up
+                .unwrap()
+                .contains("3 containers in a row")
+        );
+        assert!(
+            step(failed("g", Some("UNKNOWN"), false)).failures.is_empty(),
+            "counted once"
+        );
+        audit.new_driver();
+        assert!(audit.step(&Observation::default()).give_up.is_none());
+    }
+
+    #[test]
+    fn a_container_that_the_policy_let_in_is_broken_and_not_evicted() {
+        let mut audit = Audit::new(Repair::Evict, 1000);
+        for _ in 0..2 {
+            let result = audit.step(&seen(vec![failed("a", Some("UNKNOWN"), true)]));
+            assert_eq!((result.summary.broken.len(), result.evict.len()), (1, 0));
+        }
+        let result = audit.step(&seen(vec![failed("b", Some("UNKNOWN"), false)]));
+        assert!(result.summary.broken.is_empty(), "it does not run");
+    }
+
+    #[test]
+    fn receipts_go_with_their_containers() {
+        let mut audit = Audit::new(Repair::None, 1000);
+        let mut gone = audited("a", 1000, Answer::Unknown("gone".to_owned()));
+        gone.cgroup_exists = false;
+        let between_starts = audit.step(&seen(vec![gone.clone()]));
+        assert!(between_starts.remove.is_empty() && between_starts.rows.is_empty());
+        let mut observation = seen(vec![gone]);
+        observation.held = None;
+        assert!(
+            audit.step(&observation).remove.is_empty(),
+            "the kubelet does not answer"
+        );
+        observation.held = Some(BTreeSet::new());
+        assert_eq!(audit.step(&observation).remove, ["share-1"]);
+        observation.receipts[0].cgroup_exists = true;
+        assert!(audit.step(&observation).remove.is_empty(), "it still runs");
+    }
+
+    #[test]
+    fn containers_from_before_the_tier_are_named() {
+        let mut observation = seen(Vec::new());
+        observation.unlimited.push(receipt("a").container);
+        let result = Audit::new(Repair::None, 1000).step(&observation);
+        assert_eq!(result.summary.unlimited, ["team/half, container main"]);
+        assert!(result.events.is_empty());
+    }
+}

@@ -1,0 +1,192 @@
+//! Collects what decides about the tier: looks at the node, asks the driver, and puts the hook's program on the host if that is all that is
+//! missing. Blocks; decides nothing.
+
+use std::path::{Path, PathBuf};
+
+use kai_gpu::{Device, Driver, Inventory, MemoryKind, MigMode};
+
+use super::cgroup::{CGROUP_ROOT, CgroupVersion};
+use super::hold::EnforcePolicy;
+use super::program::{HookProgram, ProgramDir, ProgramFiles};
+use super::promise::UnifiedMemoryLimit;
+use super::receipt_dir::ReceiptDir;
+use super::tier::{Enforce, GpuFacts, HookSetup, NodeEnforcement, OwnMemory, TierFacts, decide, needs_program};
+use super::watch_support;
+use crate::allocator::inject::Mode;
+use crate::driver_files::cdi::Spec;
+use crate::driver_files::host_root::HostRoot;
+
+/// File name of NVML among the driver's files.
+const NVML: &str = "libnvidia-ml.so.1";
+
+/// The agent's settings about limits.
+#[derive(Debug, Clone)]
+pub struct EnforcementSettings {
+    /// Which tier the operator wants.
+    pub enforce: Enforce,
+    /// What happens to a container that can't be held.
+    pub policy: EnforcePolicy,
+    /// Whether system memory is limited on integrated GPUs.
+    pub unified: UnifiedMemoryLimit,
+    /// How GPUs are injected.
+    pub mode: Mode,
+    /// Number of share devices.
+    pub share_devices: u32,
+    /// Where the hook's program and the receipts are: the same path here and on the host.
+    pub state_dir: PathBuf,
+    /// The host's `/` in this process.
+    pub host_root: PathBuf,
+    /// Environment of the hook: that of the fake library.
+    pub environment: Vec<String>,
+    /// The files of the hook's program. `None`: those of this process.
+    pub program: Option<ProgramFiles>,
+}
+
+/// What the decision follows from, for one driver.
+#[derive(Debug)]
+pub struct Decider {
+    settings: EnforcementSettings,
+    /// The program does not change while the agent runs.
+    installed: Option<Result<HookProgram, String>>,
+}
+
+impl Decider {
+    /// Looks at nothing yet.
+    pub fn new(settings: EnforcementSettings) -> Self {
+        Self {
+            settings,
+            installed: None,
+        }
+    }
+
+    /// Decides by what this node holds containers. `spec` is that of the whole GPUs on disk.
+    pub fn decide(
+        &mut self,
+        driver: &dyn Driver,
+        inventory: &Inventory,
+        spec: Option<&Spec>,
+        given_up: Option<String>,
+    ) -> NodeEnforcement {
+        let mut facts = self.facts(driver, inventory, spec, given_up);
+        let limits_system_memory = self.limits_system_memory(inventory);
+        if needs_program(&facts) {
+            facts.program = Some(self.program(facts.library.as_deref()));
+        }
+        let mut decided = decide(&facts);
+        let program = match (decided.tier.limits_memory(), &facts.program) {
+            (true, Some(Ok(program))) => Some(program.clone()),
+            (true, Some(Err(_)) | None) => None,
+            (false, _) if limits_system_memory => match self.program(None) {
+                Ok(program) => Some(program),
+                Err(problem) => {
+                    decided
+                        .warnings
+                        .push(format!("system memory is not limited: {problem}"));
+                    None
+                }
+            },
+            (false, _) => None,
+        };
+        let receipts = ReceiptDir::new(&self.settings.state_dir);
+        decided.hook = program.map(|program| HookSetup {
+            program,
+            library: facts.library.filter(|_| decided.tier.limits_memory()),
+            environment: self.settings.environment.clone(),
+            receipts: receipts.path().to_owned(),
+            policy: self.settings.policy,
+        });
+        decided
+    }
+
+    /// The facts, without the hook's program. Reads only.
+    pub fn facts(
+        &self,
+        driver: &dyn Driver,
+        inventory: &Inventory,
+        spec: Option<&Spec>,
+        given_up: Option<String>,
+    ) -> TierFacts {
+        let settings = &self.settings;
+        TierFacts {
+            enforce: settings.enforce,
+            mode: settings.mode,
+            share_devices: settings.share_devices,
+            calls: driver.memory_limit_support(),
+            cgroup: CgroupVersion::at(&HostRoot::new(&settings.host_root).local_path(CGROUP_ROOT)),
+            gpus: inventory
+                .devices
+                .iter()
+                .map(|device| gpu_facts(driver, device))
+                .collect(),
+            library: spec.and_then(library_in),
+            program: None,
+            mps: watch_support::mps(settings),
+            watch: watch_support::watch(settings, driver),
+            given_up,
+        }
+    }
+
+    /// Whether the hook is wanted for containers on GPUs without memory of their own.
+    fn limits_system_memory(&self, inventory: &Inventory) -> bool {
+        let settings = &self.settings;
+        let unified = inventory
+            .devices
+            .iter()
+            .any(|device| device.memory_kind == MemoryKind::Unified);
+        unified
+            && settings.unified == UnifiedMemoryLimit::On
+            && settings.enforce != Enforce::None
+            && settings.mode == Mode::Cdi
+            && settings.share_devices > 0
+    }
+
+    /// The program on the host, after it ran there once, and loaded `library` if one is named.
+    fn program(&mut self, library: Option<&str>) -> Result<HookProgram, String> {
+        let installed = match &self.installed {
+            Some(Ok(program)) => program.clone(),
+            // Space on a disk comes back, and mounts are corrected.
+            Some(Err(_)) | None => {
+                let installed = self.install();
+                self.installed = Some(installed.clone());
+                installed?
+            }
+        };
+        let here = library.map(|path| HostRoot::new(&self.settings.host_root).local_path(path));
+        installed
+            .probe(here.as_deref(), &self.settings.environment)
+            .map_err(|error| error.to_string())??;
+        Ok(installed)
+    }
+
+    fn install(&self) -> Result<HookProgram, String> {
+        let words = |error: super::program::ProgramError| error.to_string();
+        ReceiptDir::new(&self.settings.state_dir)
+            .create()
+            .map_err(|error| error.to_string())?;
+        let files = match &self.settings.program {
+            Some(files) => files.clone(),
+            None => ProgramFiles::of_this_process().map_err(words)?,
+        };
+        ProgramDir::new(&self.settings.state_dir).install(&files).map_err(words)
+    }
+}
+
+/// NVML's path on the host, from the spec that mounts it into containers.
+fn library_in(spec: &Spec) -> Option<String> {
+    let is_nvml = |path: &str| Path::new(path).file_name().is_some_and(|name| name == NVML);
+    let mounts = spec.container_edits.mounts.iter();
+    let mut found = mounts.filter(|mount| is_nvml(&mount.container_path));
+    found.next().map(|mount| mount.host_path.clone())
+}
+
+fn gpu_facts(driver: &dyn Driver, device: &Device) -> GpuFacts {
+    GpuFacts {
+        index: device.index,
+        memory: match device.memory_kind {
+            MemoryKind::Dedicated => OwnMemory::Dedicated,
+            MemoryKind::Unified => OwnMemory::Unified,
+        },
+        partitioned: device.mig_mode == Some(MigMode::Enabled),
+        persistence_mode: driver.persistence_mode(&device.uuid).ok().flatten(),
+    }
+}

@@ -1,0 +1,198 @@
+//! `kai gpu-limit-hook`: the program that the container runtime runs as the host's root, after the container's process and cgroup exist and
+//! before the container starts (OCI `createRuntime`). Its arguments come from the CDI spec that the agent wrote; its environment and working
+//! directory may be anything. `hold` has the work; this file has the arguments, the deadline and the output.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use kai_gpu::nvml::NvmlDriver;
+use kai_gpu::platform::Detection;
+use kai_gpu::{Driver, DriverChoice, MemoryLimitSupport, OpenOptions, Platform};
+
+use super::cgroup::{CGROUP_ROOT, CgroupPlace};
+use super::hold::{EnforcePolicy, HoldError, HoldRequest, failure, hold};
+use super::limits::GpuLimit;
+use super::receipt::{ContainerName, Receipt};
+use super::receipt_dir;
+
+/// Name of the subcommand.
+pub const SUBCOMMAND: &str = "gpu-limit-hook";
+
+/// After this the runtime ends the hook, in seconds (`timeout` in the CDI spec).
+pub const TIMEOUT_SECONDS: u32 = 10;
+
+/// Less than [`TIMEOUT_SECONDS`]: a hook that the runtime ends can leave no message.
+const DRIVER_SECONDS_MAX: u64 = 8;
+
+/// Options of the hook. The agent writes them; nobody else needs them.
+#[derive(Debug, Clone, clap::Args)]
+pub struct HookArgs {
+    /// `<GPU UUID>=<hard bytes, or max>[:<soft bytes>]`, once for each GPU of the container.
+    #[arg(long = "gpu")]
+    pub gpus: Vec<GpuLimit>,
+    /// Limit of the container's system memory in bytes, if it has none.
+    #[arg(long)]
+    pub system_memory: Option<u64>,
+    /// File for the receipt.
+    #[arg(long)]
+    pub receipt: Option<PathBuf>,
+    /// What happens if a limit can't be set.
+    #[arg(long, value_enum, default_value_t)]
+    pub policy: EnforcePolicy,
+    /// NVML library of the host.
+    #[arg(long)]
+    pub nvml_library: Option<PathBuf>,
+    /// Namespace of the pod.
+    #[arg(long, default_value = "")]
+    pub namespace: String,
+    /// Name of the pod.
+    #[arg(long, default_value = "")]
+    pub pod: String,
+    /// UID of the pod.
+    #[arg(long, default_value = "")]
+    pub uid: String,
+    /// Name of the container.
+    #[arg(long, default_value = "")]
+    pub container: String,
+    /// Where processes are listed.
+    #[arg(long, default_value = "/proc")]
+    pub proc: PathBuf,
+    /// Where cgroups are mounted.
+    #[arg(long, default_value = CGROUP_ROOT)]
+    pub cgroup_root: PathBuf,
+    /// Load the library, look for its calls, and change nothing.
+    #[arg(long)]
+    pub probe: bool,
+}
+
+impl HookArgs {
+    fn request(&self) -> HoldRequest {
+        HoldRequest {
+            container: ContainerName {
+                namespace: self.namespace.clone(),
+                pod: self.pod.clone(),
+                uid: self.uid.clone(),
+                container: self.container.clone(),
+            },
+            limits: self.gpus.clone(),
+            system_memory_bytes: self.system_memory,
+            policy: self.policy,
+        }
+    }
+
+    /// NVML from the library that the agent found. The driver opens it when it is first called.
+    fn driver(&self) -> NvmlDriver {
+        let options = OpenOptions {
+            driver: DriverChoice::Nvml,
+            nvml_library: self.nvml_library.clone(),
+            ..OpenOptions::default()
+        };
+        let detection = Detection {
+            platform: Platform::default(),
+            driver_version: None,
+            kernel_gpus: Vec::new(),
+            evidence: Vec::new(),
+        };
+        NvmlDriver::new(options, detection)
+    }
+}
+
+/// What the hook says and returns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HookResult {
+    /// One line for stderr, if something is wrong.
+    pub line: Option<String>,
+    /// Exit code: the runtime starts the container only after 0.
+    pub exit_code: u8,
+}
+
+/// Runs the hook.
+pub fn run(args: HookArgs, input: impl Read + Send + 'static) -> HookResult {
+    let driver = args.driver();
+    if args.probe {
+        return probe(&args, &driver);
+    }
+    let request = args.request();
+    let (sender, receiver) = mpsc::channel();
+    let place = CgroupPlace {
+        proc: args.proc.clone(),
+        root: args.cgroup_root.clone(),
+    };
+    // A driver call that hangs can't be interrupted: the process ends without it.
+    std::thread::spawn({
+        let request = request.clone();
+        move || sender.send(hold(&request, input, &driver, &place, now_seconds()))
+    });
+    let receipt = receiver
+        .recv_timeout(Duration::from_secs(DRIVER_SECONDS_MAX))
+        .unwrap_or_else(|_| unanswered(&request));
+    finish(&args, &receipt)
+}
+
+fn unanswered(request: &HoldRequest) -> Receipt {
+    Receipt {
+        container: request.container.clone(),
+        container_id: String::new(),
+        cgroup: String::new(),
+        at_seconds: now_seconds(),
+        limits: Vec::new(),
+        system_memory_bytes: None,
+        failure: Some(failure(&HoldError::Timeout(DRIVER_SECONDS_MAX), request.policy)),
+    }
+}
+
+/// Writes the receipt. A container whose receipt can't be written is not in the audit, so it counts as not held.
+fn finish(args: &HookArgs, receipt: &Receipt) -> HookResult {
+    let name = receipt.container.shown();
+    let written = match &args.receipt {
+        Some(path) => receipt_dir::write(path, receipt).map_err(|error| error.to_string()),
+        None => Ok(()),
+    };
+    let starts = |started: bool| u8::from(!started);
+    match (&receipt.failure, written) {
+        (None, Ok(())) => HookResult {
+            line: None,
+            exit_code: 0,
+        },
+        (Some(failure), _) => HookResult {
+            line: Some(format!(
+                "kai: the GPU memory of {name} is not limited: {}",
+                failure.message
+            )),
+            exit_code: starts(failure.started),
+        },
+        (None, Err(error)) => HookResult {
+            line: Some(format!(
+                "kai: the GPU memory of {name} is limited, but without a receipt: {error}"
+            )),
+            exit_code: starts(args.policy == EnforcePolicy::Open),
+        },
+    }
+}
+
+/// Whether this program runs from where it was copied, and the library has the calls.
+fn probe(args: &HookArgs, driver: &dyn Driver) -> HookResult {
+    let support = match args.nvml_library {
+        Some(_) => driver.memory_limit_support(),
+        None => MemoryLimitSupport::Offered,
+    };
+    match support {
+        MemoryLimitSupport::Offered => HookResult {
+            line: None,
+            exit_code: 0,
+        },
+        MemoryLimitSupport::Missing { reason } => HookResult {
+            line: Some(reason),
+            exit_code: 1,
+        },
+    }
+}
+
+fn now_seconds() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
+}
