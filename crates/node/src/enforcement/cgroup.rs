@@ -84,6 +84,18 @@ pub struct CgroupPlace {
     pub proc: PathBuf,
     /// [`CGROUP_ROOT`].
     pub root: PathBuf,
+    /// What the root must be.
+    pub mount: CgroupMount,
+}
+
+/// What the root of the cgroup hierarchy must be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CgroupMount {
+    /// A mount of version 2.
+    #[default]
+    Version2,
+    /// A directory that stands for one, of simulated containers.
+    Simulated,
 }
 
 impl Default for CgroupPlace {
@@ -91,6 +103,7 @@ impl Default for CgroupPlace {
         Self {
             proc: "/proc".into(),
             root: CGROUP_ROOT.into(),
+            mount: CgroupMount::Version2,
         }
     }
 }
@@ -100,8 +113,11 @@ impl CgroupPlace {
     pub fn leaf(&self, pid: u32) -> Result<PathBuf, CgroupError> {
         let lines = self.lines(pid)?;
         let path = unified_path(&lines).ok_or(CgroupError::NotVersion2(pid))?;
-        if CgroupVersion::at(&self.root) != CgroupVersion::V2 {
-            return Err(CgroupError::MountNotVersion2(self.root.clone()));
+        match self.mount {
+            CgroupMount::Version2 if CgroupVersion::at(&self.root) != CgroupVersion::V2 => {
+                return Err(CgroupError::MountNotVersion2(self.root.clone()));
+            }
+            CgroupMount::Version2 | CgroupMount::Simulated => {}
         }
         self.directory(&self.root, pid, path)
     }
@@ -175,7 +191,8 @@ mod tests {
         fs::create_dir_all(proc.join("7")).unwrap();
         fs::write(proc.join("7/cgroup"), lines).unwrap();
         let root = temporary.path().join("cgroup");
-        (temporary, CgroupPlace { proc, root })
+        let mount = CgroupMount::Version2;
+        (temporary, CgroupPlace { proc, root, mount })
     }
 
     #[test]

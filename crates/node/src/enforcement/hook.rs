@@ -11,7 +11,7 @@ use kai_gpu::nvml::NvmlDriver;
 use kai_gpu::platform::Detection;
 use kai_gpu::{Driver, DriverChoice, MemoryLimitSupport, OpenOptions, Platform};
 
-use super::cgroup::{CGROUP_ROOT, CgroupPlace};
+use super::cgroup::{CGROUP_ROOT, CgroupMount, CgroupPlace};
 use super::hold::{EnforcePolicy, HoldError, HoldRequest, failure, hold};
 use super::limits::GpuLimit;
 use super::receipt::{ContainerName, Receipt};
@@ -119,6 +119,7 @@ pub fn run(args: HookArgs, input: impl Read + Send + 'static) -> HookResult {
     let place = CgroupPlace {
         proc: args.proc.clone(),
         root: args.cgroup_root.clone(),
+        mount: CgroupMount::Version2,
     };
     // A driver call that hangs can't be interrupted: the process ends without it.
     std::thread::spawn({
@@ -129,6 +130,17 @@ pub fn run(args: HookArgs, input: impl Read + Send + 'static) -> HookResult {
         .recv_timeout(Duration::from_secs(DRIVER_SECONDS_MAX))
         .unwrap_or_else(|_| unanswered(&request));
     finish(&args, &receipt)
+}
+
+/// Runs the hook with this driver on these containers, without a deadline: for simulated container runtimes.
+pub fn run_with(
+    args: &HookArgs,
+    input: impl Read,
+    driver: &dyn Driver,
+    place: &CgroupPlace,
+    now_seconds: u64,
+) -> HookResult {
+    finish(args, &hold(&args.request(), input, driver, place, now_seconds))
 }
 
 fn unanswered(request: &HoldRequest) -> Receipt {

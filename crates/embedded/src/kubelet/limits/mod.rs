@@ -19,7 +19,6 @@ pub use kai_node::enforcement::tier::Enforce;
 
 use super::{Kubelets, State};
 pub(super) use node::NodeLimits;
-pub(super) use spec::PreparedSpec;
 
 /// Between two audits of a node agent.
 pub const AUDIT_PERIOD: Duration = Duration::from_secs(30);
