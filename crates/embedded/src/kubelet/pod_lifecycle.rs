@@ -161,6 +161,9 @@ impl Inner {
             }
         }
         if let Err(message) = self.start_containers(record, &shared).await {
+            // The messages of two attempts differ, so that the watch shows each: only the time may start the next one.
+            let since = Instant::now() + RETRY_PERIOD;
+            self.set_stage(key, record, Stage::Starting { since });
             let status = pod_status::waiting(&record.object, &now, "RunContainerError", &message);
             self.write(key, status).await?;
             return Ok(WorkResult::RequeueAfter(RETRY_PERIOD));
