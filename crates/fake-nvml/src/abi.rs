@@ -61,8 +61,9 @@ impl InOut<c_uint> {
     }
 }
 
-/// A NUL-terminated string from the client.
+/// A NUL-terminated string from the client. `Copy`, because it is also a field of structs that a call reads as a whole.
 #[repr(transparent)]
+#[derive(Clone, Copy)]
 pub(crate) struct Text(*const c_char);
 
 impl Text {

@@ -153,10 +153,10 @@ export! {
         })
     }
 
-    /// Always persistent.
+    /// Whether the GPU stays initialized while nobody uses it.
     fn nvmlDeviceGetPersistenceMode(handle: Handle, mode: Out<c_uint>) {
-        whole_with(handle, QueryGroup::Power)?;
-        mode.put(1)
+        let queried = whole_with(handle, QueryGroup::Power)?;
+        mode.put(c_uint::from(queried.status.control.persistence_mode.unwrap_or(true)))
     }
 
     /// No display.
@@ -169,12 +169,6 @@ export! {
     fn nvmlDeviceGetDisplayActive(handle: Handle, active: Out<c_uint>) {
         whole_with(handle, QueryGroup::Pci)?;
         active.put(0)
-    }
-
-    /// Default compute mode: any process may use it.
-    fn nvmlDeviceGetComputeMode(handle: Handle, mode: Out<c_uint>) {
-        device(handle)?;
-        mode.put(0)
     }
 
     /// NUMA node.

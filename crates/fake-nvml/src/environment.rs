@@ -6,6 +6,7 @@
 //! | `KAI_FAKE_CONFIG` | YAML file with the fake driver's settings, instead of the list |
 //! | `KAI_FAKE_SEED` | seed of UUIDs; `NODE_NAME` if unset |
 //! | `KAI_FAKE_CONTROL` | control file: faults, loads, events |
+//! | `KAI_FAKE_RECORD_DIR` | directory that holds memory limits and compute modes, for several processes |
 //! | `KAI_FAKE_VISIBLE_DEVICES` | UUIDs or indices that this process may see; else `NVIDIA_VISIBLE_DEVICES` |
 //!
 //! Without any of the first two, `/etc/kai/fake-gpus.yaml` is read; without that there is no driver, as on a machine without GPUs.
@@ -80,6 +81,9 @@ impl Environment {
             if let Some(control) = variable("KAI_FAKE_CONTROL") {
                 settings.control_file = Some(PathBuf::from(control));
             }
+            if let Some(directory) = variable("KAI_FAKE_RECORD_DIR") {
+                settings.record_dir = Some(PathBuf::from(directory));
+            }
         }
         let visible = variable("KAI_FAKE_VISIBLE_DEVICES").or_else(|| variable("NVIDIA_VISIBLE_DEVICES"));
         Ok(Self {
@@ -114,10 +118,12 @@ mod tests {
             ("KAI_FAKE_GPUS", "t4:2"),
             ("NODE_NAME", "n1"),
             ("KAI_FAKE_CONTROL", "/c"),
+            ("KAI_FAKE_RECORD_DIR", "/r"),
         ]);
         let settings = environment.settings.unwrap();
         assert_eq!((settings.gpus[0].count, settings.seed.as_str()), (2, "n1"));
         assert_eq!(settings.control_file, Some(PathBuf::from("/c")));
+        assert_eq!(settings.record_dir, Some(PathBuf::from("/r")));
     }
 
     #[test]
@@ -128,14 +134,18 @@ mod tests {
             .skip(1)
             .filter_map(|rest| rest.split("```").next())
             .collect();
-        let [settings, control] = blocks.as_slice() else {
-            panic!("two YAML examples")
+        let [settings, control, limits] = blocks.as_slice() else {
+            panic!("three YAML examples")
         };
         let settings = Settings::from_yaml(settings, "README").unwrap();
         assert_eq!(kai_gpu::fake::Machine::new(&settings).unwrap().gpus().len(), 3);
         let indented: String = control.lines().map(|line| format!("  {line}\n")).collect();
         let both = Settings::from_yaml(&format!("control:\n{indented}"), "README").unwrap();
         assert_eq!(both.control.events.len(), 2);
+        let indented: String = limits.lines().map(|line| format!("  {line}\n")).collect();
+        let limits = Settings::from_yaml(&format!("control:\n{indented}"), "README").unwrap();
+        let faults = limits.control.gpus["0"].memory_limits.clone().unwrap();
+        assert_eq!((faults.set_code, faults.teardowns), (Some(4), 1));
         for profile in kai_gpu::fake::PROFILES {
             assert!(
                 readme.contains(&format!("`{}`", profile.id)),
@@ -148,6 +158,7 @@ mod tests {
             "KAI_FAKE_CONFIG",
             "KAI_FAKE_SEED",
             "KAI_FAKE_CONTROL",
+            "KAI_FAKE_RECORD_DIR",
             "KAI_FAKE_VISIBLE_DEVICES",
         ] {
             assert!(readme.contains(profile), "{profile} is missing");

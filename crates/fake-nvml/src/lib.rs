@@ -14,6 +14,7 @@ mod code;
 mod device;
 pub mod environment;
 mod event;
+mod limits;
 mod locate;
 mod measure;
 mod mig;
@@ -23,4 +24,4 @@ mod system;
 mod topology;
 mod unsupported;
 
-pub use locate::{LocateError, install};
+pub use locate::{LocateError, install, install_without};

@@ -12,6 +12,12 @@ pub enum LocateError {
         /// Where it was looked for.
         tried: Vec<PathBuf>,
     },
+    /// The library does not export a name that shall be taken out.
+    #[error("taking {name} out of libkai_fake_nvml.so: the library does not export it")]
+    NoSymbol {
+        /// The name.
+        name: String,
+    },
     /// Copying failed.
     #[error("copying libkai_fake_nvml.so: {0}")]
     Copy(std::io::Error),
@@ -28,5 +34,29 @@ pub fn install(dir: &Path) -> Result<PathBuf, LocateError> {
     };
     let target = dir.join("libnvidia-ml.so.1");
     std::fs::copy(built, &target).map_err(LocateError::Copy)?;
+    Ok(target)
+}
+
+/// As [`install`], but the copy lacks these exported functions, as the library of an older driver does. One library can't lose a symbol while
+/// it runs, so the copy's symbol tables get another name of the same length in its place: the dynamic linker then finds the hash of the
+/// wanted name and a text that differs, and reports the symbol as missing.
+pub fn install_without(dir: &Path, names: &[&str]) -> Result<PathBuf, LocateError> {
+    let target = install(dir)?;
+    let mut bytes = std::fs::read(&target).map_err(LocateError::Copy)?;
+    for name in names {
+        let entry: Vec<u8> = [b"\0", name.as_bytes(), b"\0"].concat();
+        let places: Vec<usize> = (0..bytes.len().saturating_sub(entry.len()))
+            .filter(|&place| bytes[place..].starts_with(&entry))
+            .collect();
+        if places.is_empty() {
+            return Err(LocateError::NoSymbol {
+                name: (*name).to_owned(),
+            });
+        }
+        for place in places {
+            bytes[place + name.len()] = b'-';
+        }
+    }
+    std::fs::write(&target, bytes).map_err(LocateError::Copy)?;
     Ok(target)
 }

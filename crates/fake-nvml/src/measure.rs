@@ -9,25 +9,28 @@ use nvml_wrapper_sys::bindings::{
 
 use crate::abi::{InOut, Out, export};
 use crate::code::{ARGUMENT_VERSION_MISMATCH, Answer, INVALID_ARGUMENT, NOT_SUPPORTED};
+use crate::limits::memory_of_caller;
 use crate::state::{Handle, QueriedDevice, device_for};
 
 const MIB: u64 = 1 << 20;
 const ENFORCED_MAX_CELSIUS: [u32; 4] = [95, 92, 85, 90];
 
 export! {
-    /// Memory.
+    /// Memory of the GPU.
     fn nvmlDeviceGetMemoryInfo(handle: Handle, memory: Out<nvmlMemory_t>) {
         let (total, used) = memory_bytes(&device_for(handle, QueryGroup::Memory)?);
         memory.put(nvmlMemory_t { total, free: total - used, used })
     }
 
-    /// Memory.
+    /// Memory that the caller may use.
     fn nvmlDeviceGetMemoryInfo_v2(handle: Handle, memory: InOut<nvmlMemory_v2_t>) {
         let version = InOut::version_of(&memory)?;
         if version != size_of::<nvmlMemory_v2_t>() as c_uint | 2 << 24 {
             return Err(ARGUMENT_VERSION_MISMATCH);
         }
-        let (total, used) = memory_bytes(&device_for(handle, QueryGroup::Memory)?);
+        let queried = device_for(handle, QueryGroup::Memory)?;
+        // The driver adapts this call to the cgroup of the caller, and not the older one.
+        let (total, used) = memory_of_caller(&queried).unwrap_or_else(|| memory_bytes(&queried));
         memory.put(nvmlMemory_v2_t { version, total, reserved: 0, free: total - used, used })
     }
 

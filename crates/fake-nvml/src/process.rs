@@ -43,10 +43,9 @@ export! {
         list.put(&count, new(running(handle, ProcessKind::Graphics)?))
     }
 
-    /// MPS clients: none.
+    /// CUDA processes that are clients of a multi-process server.
     fn nvmlDeviceGetMPSComputeRunningProcesses_v3(handle: Handle, count: InOut<c_uint>, list: List<nvmlProcessInfo_t>) {
-        device_for(handle, QueryGroup::Processes)?;
-        list.put(&count, Vec::new())
+        list.put(&count, new(running(handle, ProcessKind::MpsClient)?))
     }
 
     /// Load per process: the GPU's load in equal shares.
@@ -112,10 +111,18 @@ fn running(handle: Handle, kind: ProcessKind) -> Answer<Vec<Running>> {
     Ok(found)
 }
 
+/// All ones mean that the driver does not say.
+fn used_bytes(process: &Process) -> u64 {
+    match process.memory_unavailable {
+        true => u64::MAX,
+        false => process.memory_mib * MIB,
+    }
+}
+
 fn old(running: Vec<Running>) -> Vec<nvmlProcessInfo_v1_t> {
     let info = |running: Running| nvmlProcessInfo_v1_t {
         pid: running.process.pid,
-        usedGpuMemory: running.process.memory_mib * MIB,
+        usedGpuMemory: used_bytes(&running.process),
     };
     running.into_iter().map(info).collect()
 }
@@ -123,7 +130,7 @@ fn old(running: Vec<Running>) -> Vec<nvmlProcessInfo_v1_t> {
 fn new(running: Vec<Running>) -> Vec<nvmlProcessInfo_t> {
     let info = |running: Running| nvmlProcessInfo_t {
         pid: running.process.pid,
-        usedGpuMemory: running.process.memory_mib * MIB,
+        usedGpuMemory: used_bytes(&running.process),
         gpuInstanceId: running.instance.0,
         computeInstanceId: running.instance.1,
     };

@@ -106,7 +106,6 @@ unsupported! {
     nvmlDeviceGetMemoryAffinity
     nvmlDeviceGetMemoryBusWidth
     nvmlDeviceGetMemoryErrorCounter
-    nvmlDeviceGetMemoryLimits_v1
     nvmlDeviceGetMinMaxClockOfPState
     nvmlDeviceGetMinMaxFanSpeed
     nvmlDeviceGetModuleId
@@ -192,7 +191,6 @@ unsupported! {
     nvmlDeviceSetApplicationsClocks
     nvmlDeviceSetAutoBoostedClocksEnabled
     nvmlDeviceSetClockOffsets
-    nvmlDeviceSetComputeMode
     nvmlDeviceSetConfComputeUnprotectedMemSize
     nvmlDeviceSetCpuAffinity
     nvmlDeviceSetDefaultAutoBoostedClocksEnabled
@@ -207,7 +205,6 @@ unsupported! {
     nvmlDeviceSetGpuOperationMode
     nvmlDeviceSetHostname_v1
     nvmlDeviceSetMemClkVfOffset
-    nvmlDeviceSetMemoryLimits_v1
     nvmlDeviceSetMemoryLockedClocks
     nvmlDeviceSetMigMode
     nvmlDeviceSetNvLinkDeviceLowPowerThreshold

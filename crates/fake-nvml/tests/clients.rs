@@ -122,6 +122,30 @@ fn nvidias_bindings_get_every_answer() {
     assert!(text.ends_with("all good\n"), "{text}");
 }
 
+/// NVIDIA's bindings declare the structs of the calls themselves, so this is a check of the layout, too.
+#[test]
+fn nvidias_bindings_set_and_read_memory_limits() {
+    let bin = python_or_skip!();
+    let stage = Stage::new();
+    std::fs::write(stage.control(), "memoryLimitCalls: both").unwrap();
+    let run_in = |cgroup: &Path, enter: Option<&str>| {
+        let mut command = stage.command(&bin.join("python"), "a100-40,a100-40/1g.5gb");
+        let text = stdout(command.arg(script("limits.py")).arg(cgroup).args(enter));
+        assert!(text.ends_with("all good\n"), "{text}");
+    };
+    run_in(stage.dir.path(), None);
+    let roots = kai_gpu::fake::CgroupRoots::of_this_machine();
+    let own = kai_gpu::fake::cgroup_of(&roots, "self").unwrap_or_default();
+    let cgroup = own.join(format!("kai-clients-{}", std::process::id()));
+    if let Err(error) = std::fs::create_dir(&cgroup) {
+        eprintln!("SKIPPED the part inside of a cgroup: {}: {error}", cgroup.display());
+        return;
+    }
+    let ran = std::panic::catch_unwind(|| run_in(&cgroup, Some("enter")));
+    std::fs::remove_dir(&cgroup).unwrap();
+    ran.unwrap();
+}
+
 #[test]
 fn nvidias_bindings_find_every_function() {
     let bin = python_or_skip!();

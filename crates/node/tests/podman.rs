@@ -12,7 +12,7 @@ use std::process::Command;
 use kai_gpu::Driver;
 use kai_gpu::fake::{FakeDriver, Settings};
 use kai_node::driver_files::collect::Search;
-use kai_node::driver_files::prepare::DriverFileInjector;
+use kai_node::driver_files::prepare::{DriverFileInjector, FakeFiles};
 
 #[test]
 fn podman_runs_a_container_with_a_device_from_the_spec() {
@@ -36,10 +36,11 @@ fn podman_runs_a_container_with_a_device_from_the_spec() {
         search: Search::new(kai_gpu::Roots::under(place.path())),
         cdi_dir: "/var/run/cdi".into(),
         volume_dir: place.path().join("volumes"),
-        fake: Some((
-            library.display().to_string(),
-            vec!["KAI_FAKE_GPUS=a100-40:2".to_owned()],
-        )),
+        fake: Some(FakeFiles {
+            library: library.display().to_string(),
+            env: vec!["KAI_FAKE_GPUS=a100-40:2".to_owned()],
+            ..FakeFiles::default()
+        }),
     };
     let outcome = injector.apply(&inventory, &injector.plan(&inventory, None));
     assert!(outcome.error.is_none(), "{:?}", outcome.error);

@@ -22,6 +22,15 @@ const DEADLINE: Duration = Duration::from_secs(180);
 /// The interval between two checks of a condition.
 const GLANCE: Duration = Duration::from_millis(200);
 
+/// The runs of `.ci/node`: each has its own node and its own scenes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Run {
+    /// With each containerd, on the cgroups of the machine.
+    EachContainerd,
+    /// Limits of GPU memory, on cgroup v2.
+    Limits,
+}
+
 /// The writer of the annotation of a reservation pod.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Duty {
@@ -45,12 +54,16 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Starts the programs of a node without kai. `None` if `.ci/node` did not prepare the machine.
-    pub(crate) async fn start() -> Option<Machine> {
+    /// Starts the programs of a node without kai. `None` if `.ci/node` did not prepare the machine, or prepared it for another run.
+    pub(crate) async fn start(run: Run) -> Option<Machine> {
         let Some(directory) = std::env::var_os("KAI_NODE_DIR") else {
             eprintln!("skipped: KAI_NODE_DIR is not set; run .ci/node");
             return None;
         };
+        let of_limits = set("KAI_NODE_RUN") == "limits";
+        if of_limits != (run == Run::Limits) {
+            return None;
+        }
         let directory = PathBuf::from(directory);
         let access = ClientConfig::Kubeconfig(directory.join("kubeconfig"));
         let mut machine = Machine {
@@ -142,6 +155,11 @@ impl Machine {
 
     /// Starts the agent; kills it first if it runs.
     pub(crate) fn start_agent(&mut self, duty: Duty) {
+        self.start_agent_with(duty, &[]);
+    }
+
+    /// As `start_agent`, with more flags.
+    pub(crate) fn start_agent_with(&mut self, duty: Duty, flags: &[&str]) {
         self.agent = None;
         let mut command = self.kai("node-agent", "kai-node-agent");
         command.args([
@@ -159,6 +177,7 @@ impl Machine {
         if duty == Duty::Pod {
             command.arg("--no-cluster");
         }
+        command.args(flags);
         self.agent = Some(Process::start(&self.directory, "node-agent", &mut command));
     }
 

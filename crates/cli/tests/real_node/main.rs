@@ -5,6 +5,7 @@
 
 mod commands;
 mod doctor;
+mod limits;
 mod machine;
 mod manifests;
 mod memory;
@@ -13,12 +14,12 @@ mod process;
 mod releases;
 mod scenes;
 
-use machine::Machine;
+use machine::{Machine, Run};
 
 /// Helm releases of the chart. Each test begins and ends without kai on the cluster.
 #[tokio::test]
 async fn the_chart_for_real() {
-    let Some(mut machine) = Machine::start().await else {
+    let Some(mut machine) = Machine::start(Run::EachContainerd).await else {
         return;
     };
     releases::all_in_one(&mut machine).await;
@@ -28,7 +29,7 @@ async fn the_chart_for_real() {
 /// kai as plain processes, which the scenes kill and restart. They run one after the other.
 #[tokio::test]
 async fn a_node_for_real() {
-    let Some(mut machine) = Machine::start().await else {
+    let Some(mut machine) = Machine::start(Run::EachContainerd).await else {
         return;
     };
     manifests::apply(&machine);
@@ -47,11 +48,24 @@ async fn a_node_for_real() {
     manifests::delete(&machine);
 }
 
+/// Limits of GPU memory that runc and crun set by our hook, on cgroup v2.
+#[tokio::test]
+async fn limits_for_real() {
+    let Some(mut machine) = Machine::start(Run::Limits).await else {
+        return;
+    };
+    manifests::apply(&machine);
+    machine.start_kai();
+    limits::a_share_is_a_limit(&mut machine).await;
+    machine.stop_kai();
+    manifests::delete(&machine);
+}
+
 /// The memory of an installation without work. It says something about users only if KAI_NODE_PROGRAM is an optimised program.
 #[tokio::test]
 #[ignore = "a measurement: KAI_NODE_PROGRAM=target/release/kai .ci/node --ignored idle_memory"]
 async fn idle_memory() {
-    let Some(mut machine) = Machine::start().await else {
+    let Some(mut machine) = Machine::start(Run::EachContainerd).await else {
         return;
     };
     memory::measure_idle(&mut machine).await;

@@ -9,5 +9,6 @@ mod cost;
 mod facts;
 mod garbage;
 mod health;
+mod limits;
 mod loading;
 mod stage;

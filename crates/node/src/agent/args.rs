@@ -17,6 +17,7 @@ use crate::allocator::register::{PLUGIN_DIR, RetryPolicy};
 use crate::allocator::sharing::{REPLICAS_MAX, Rename, Sharing};
 use crate::driver_files::collect::Search;
 use crate::driver_files::csv::CSV_DIR;
+use crate::driver_files::prepare::FakeFiles;
 use crate::driver_files::store::CDI_DIR;
 use crate::enforcement::audit::Repair;
 use crate::enforcement::facts::EnforcementSettings;
@@ -315,15 +316,6 @@ pub struct Settings {
     pub pace: Pace,
 }
 
-/// The library and environment that containers with fake GPUs get.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FakeFiles {
-    /// Host path of the fake library.
-    pub library: String,
-    /// `KEY=value` for containers.
-    pub env: Vec<String>,
-}
-
 /// Intervals of the agent's loops. Tests use short ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pace {
@@ -366,20 +358,8 @@ impl Args {
             (Some(url), _) => ClientConfig::Url(url.clone()),
             (None, Some(path)) => ClientConfig::Kubeconfig(path.clone()),
         };
-        let fake = self.fake_library.clone().map(|library| FakeFiles {
-            library,
-            env: vec![
-                format!("KAI_FAKE_GPUS={}", self.host.driver.trim_start_matches("fake:")),
-                format!("KAI_FAKE_SEED={node}"),
-            ],
-        });
-        let record_dir = self.host.fake_record_dir.iter();
-        let record_dir = record_dir.map(|directory| format!("KAI_FAKE_RECORD_DIR={}", directory.display()));
-        let hook_environment = fake
-            .iter()
-            .flat_map(|fake| fake.env.iter().cloned())
-            .chain(record_dir)
-            .collect();
+        let fake = self.fake_library.clone().map(|library| self.fake_files(library, &node));
+        let hook_environment = fake.as_ref().map(FakeFiles::hook_environment).unwrap_or_default();
         Ok(Settings {
             access: (!self.no_cluster).then_some(access),
             plugin_dir: self.plugin_dir.clone(),
@@ -433,6 +413,26 @@ impl Args {
 }
 
 impl Args {
+    /// What containers with fake GPUs, and the hook, need to see the agent's fake GPUs.
+    fn fake_files(&self, library: String, node: &str) -> FakeFiles {
+        let mut env = vec![
+            format!("KAI_FAKE_GPUS={}", self.host.driver.trim_start_matches("fake:")),
+            format!("KAI_FAKE_SEED={node}"),
+        ];
+        let record_dir = self
+            .host
+            .fake_record_dir
+            .as_ref()
+            .map(|path| path.display().to_string());
+        env.extend(record_dir.iter().map(|path| format!("KAI_FAKE_RECORD_DIR={path}")));
+        FakeFiles {
+            library,
+            env,
+            control: self.host.fake_control.clone(),
+            record_dir,
+        }
+    }
+
     fn config_source(&self) -> Result<Option<ConfigSource>, Error> {
         let words = self.fallback_strategies.split(',').map(str::trim);
         let fallback = words

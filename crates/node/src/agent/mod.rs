@@ -263,7 +263,7 @@ pub fn injector(settings: &Settings) -> DriverFileInjector {
         search: settings.search.clone(),
         cdi_dir: settings.cdi_dir.clone(),
         volume_dir: settings.state_dir.join("driver"),
-        fake: settings.fake.clone().map(|fake| (fake.library, fake.env)),
+        fake: settings.fake.clone(),
     }
 }
 

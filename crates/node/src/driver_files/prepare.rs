@@ -34,7 +34,28 @@ pub struct DriverFileInjector {
     /// Directory for driver volumes.
     pub volume_dir: PathBuf,
     /// Fake library and environment for containers with fake GPUs.
-    pub fake: Option<(String, Vec<String>)>,
+    pub fake: Option<FakeFiles>,
+}
+
+/// What makes fake GPUs visible outside of the agent: in containers and in the hook that sets limits.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FakeFiles {
+    /// Host path of the fake library.
+    pub library: String,
+    /// `KEY=value` for containers and the hook.
+    pub env: Vec<String>,
+    /// The control file, or its content. The hook obeys it; containers have no such file.
+    pub control: Option<String>,
+    /// Directory in which all copies of the library keep limits. Containers get it read-only.
+    pub record_dir: Option<String>,
+}
+
+impl FakeFiles {
+    /// The hook's environment.
+    pub fn hook_environment(&self) -> Vec<String> {
+        let control = self.control.iter().map(|control| format!("KAI_FAKE_CONTROL={control}"));
+        self.env.iter().cloned().chain(control).collect()
+    }
 }
 
 /// The driver files that were found and the CDI spec that follows from them. Nothing is written yet.
@@ -70,9 +91,10 @@ impl DriverFileInjector {
         let mut files = collect(&self.search, inventory);
         let mut env: &[String] = &[];
         let nodes = if inventory.platform.kind == PlatformKind::Fake {
-            if let Some((library, variables)) = &self.fake {
-                files.libraries.push(fake_library(library));
-                env = variables;
+            if let Some(fake) = &self.fake {
+                files.libraries.push(fake_library(&fake.library));
+                files.data.extend(fake.record_dir.clone());
+                env = &fake.env;
             }
             fake_nodes(inventory)
         } else {

@@ -1,0 +1,137 @@
+//! What the fake driver recorded, where containers run, and what the agent reports: the facts that scenes about limits compare.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use kai_api::{Node, Object, Pod, keys};
+use kai_cluster::Selection;
+use serde_json::Value;
+
+use crate::machine::{Machine, NAME};
+
+/// Where the runtime makes the cgroups of containers.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// A limit that the fake driver keeps.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Limit {
+    /// UUID of the GPU.
+    pub(crate) gpu: String,
+    /// The cgroup's directory.
+    pub(crate) cgroup: PathBuf,
+    /// The most that processes in it may allocate; `None` for no limit.
+    pub(crate) hard_mib: Option<u64>,
+}
+
+impl Machine {
+    /// The directory in which all copies of the fake driver keep limits.
+    pub(crate) fn records(&self) -> PathBuf {
+        self.directory.join("records")
+    }
+
+    /// The limits of cgroups that exist. The driver finds them by the inode of the directory.
+    pub(crate) fn limits(&self) -> BTreeSet<Limit> {
+        let recorded = fs::read_dir(self.records()).unwrap().flatten();
+        recorded.filter_map(|entry| read_limit(&entry.path())).collect()
+    }
+
+    /// When the limit of a cgroup was set.
+    pub(crate) fn limited_at(&self, cgroup: &Path) -> SystemTime {
+        let inode = fs::metadata(cgroup).unwrap().ino().to_string();
+        let recorded = fs::read_dir(self.records()).unwrap().flatten();
+        let mut found = recorded.filter(|entry| entry.path().extension().is_some_and(|last| *last == *inode));
+        found.next().unwrap().metadata().unwrap().modified().unwrap()
+    }
+
+    /// The cgroup of a running pod's only container.
+    pub(crate) async fn leaf(&self, name: &str) -> PathBuf {
+        let id = self
+            .until(&format!("{name} has a container"), async || {
+                let pod = self.pod("default", name).await?;
+                let status = &pod["status"]["containerStatuses"][0];
+                let running = status["state"]["running"].is_object();
+                let (_, id) = status["containerID"].as_str()?.split_once("://")?;
+                running.then(|| id.to_owned())
+            })
+            .await;
+        let found = directories(Path::new(CGROUPS)).into_iter().find(|path| path.ends_with(&id));
+        found.unwrap_or_else(|| panic!("container {id} of {name} has no cgroup"))
+    }
+
+    /// Waits for an event about a pod whose message contains all of the words, and returns the message.
+    pub(crate) async fn event(&self, pod: &str, reason: &str, words: &[&str]) -> String {
+        let about = format!("involvedObject.name={pod},reason={reason}");
+        let arguments = ["get", "events", "-n", "default", "--field-selector", &about, "-o", "json"];
+        self.until(&format!("{pod} has an event {reason} with {words:?}"), async || {
+            let events: Value = serde_json::from_str(&self.kubectl(&arguments)).unwrap();
+            let messages = events["items"].as_array()?.iter().filter_map(|event| event["message"].as_str());
+            let mut found = messages.filter(|message| words.iter().all(|word| message.contains(word)));
+            found.next().map(str::to_owned)
+        })
+        .await
+    }
+
+    /// Waits until the node has this tier, and returns what the condition says about it.
+    pub(crate) async fn until_enforces(&self, tier: &str) -> String {
+        self.until(&format!("the node enforces limits by {tier}"), async || {
+            let node = self.node().await?;
+            let conditions = node["status"]["conditions"].as_array()?;
+            let condition = conditions.iter().find(|condition| condition["type"] == keys::NODE_GPU_LIMITS)?;
+            let words = condition["message"].as_str()?;
+            let labelled = node["metadata"]["labels"][keys::GPU_ENFORCEMENT] == tier;
+            (labelled && words.contains(&format!("tier {tier}"))).then(|| words.to_owned())
+        })
+        .await
+    }
+
+    /// The agent's metrics.
+    pub(crate) fn metrics(&self) -> String {
+        let mut connection = TcpStream::connect(&self.metrics_address).unwrap();
+        connection.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// Waits until a metric with these labels has a value.
+    pub(crate) async fn until_metric(&self, name: &str, labels: &[&str], value: f64) {
+        self.until(&format!("{name}{labels:?} is {value}"), async || {
+            let all = self.metrics();
+            let of_name = all.lines().filter(|line| line.starts_with(&format!("{name}{{")));
+            let mut found = of_name.filter(|line| labels.iter().all(|label| line.contains(label)));
+            (found.next()?.rsplit_once(' ')?.1.parse() == Ok(value)).then_some(())
+        })
+        .await;
+    }
+}
+
+fn read_limit(path: &Path) -> Option<Limit> {
+    let (gpu, inode) = path.file_name()?.to_str()?.split_once(".limit.")?;
+    let record: Value = serde_json::from_str(&fs::read_to_string(path).ok()?).ok()?;
+    let cgroup = PathBuf::from(record["cgroup"].as_str()?);
+    let lives = fs::metadata(&cgroup).is_ok_and(|facts| facts.ino().to_string() == inode);
+    lives.then(|| Limit {
+        gpu: gpu.to_owned(),
+        cgroup,
+        hard_mib: record["hardBytes"].as_u64().map(|bytes| bytes >> 20),
+    })
+}
+
+/// All directories below this one.
+fn directories(path: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    below
+        .flat_map(|entry| {
+            let path = entry.path();
+            let mut all = directories(&path);
+            all.push(path);
+            all
+        })
+        .collect()
+}
