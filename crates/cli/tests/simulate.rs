@@ -337,6 +337,7 @@ fn examples_come_out_as_they_say() {
         ("preemption.yaml", 2, 1),
         ("jetson.yaml", 4, 1),
         ("half-a-gpu.yaml", 2, 0),
+        ("gpu-limits.yaml", 2, 1),
     ];
     for (file, bound, pending) in examples {
         let arguments = ["simulate", "--strict", "-o", "json", "cluster.yaml", file];

@@ -36,7 +36,11 @@ impl NodeEnforcement {
             EnforcementTier::Watch => "nothing is limited; containers above their share are reported",
             EnforcementTier::None => "nothing is limited",
         });
-        format!("{}: {message}", tier.name())
+        let tier = format!("tier {}", tier.name());
+        match message.contains(&tier) {
+            true => message.to_owned(),
+            false => format!("{tier}: {message}"),
+        }
     }
 }
 
@@ -150,9 +154,11 @@ mod tests {
             NodeEnforcement { tier, message }.words()
         };
         assert_eq!(words(None, Some("stale")), "unknown");
-        assert_eq!(words(Some(EnforcementTier::None), None), "none: nothing is limited");
+        assert_eq!(words(Some(EnforcementTier::None), None), "tier none: nothing is limited");
         let why = "the driver is 570.133.20; limits of GPU memory need 615";
-        assert_eq!(words(Some(EnforcementTier::Watch), Some(why)), format!("watch: {why}"));
+        assert_eq!(words(Some(EnforcementTier::Watch), Some(why)), format!("tier watch: {why}"));
+        let of_agent = "1 container(s) are not held: team/llm: gone. tier driver: the driver holds the others";
+        assert_eq!(words(Some(EnforcementTier::Driver), Some(of_agent)), of_agent);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use kai_embedded::kubelet::{Enforce, LimitFault, MemoryLimitFaults, NodeTemplate};
 
+use crate::harness::manifest::PodManifest;
 use crate::plan::Step;
 use crate::random::SeededRandom;
 
@@ -38,10 +39,11 @@ pub(crate) fn insert_faults(random: &mut SeededRandom, nodes: &[NodeTemplate], s
     if able.is_empty() {
         return;
     }
-    for _ in 0..random.roll(STEPS_MAX + 1) {
+    for number in 0..random.roll(STEPS_MAX + 1) {
         let node = random.of(&able);
-        let step = match random.roll(10) {
+        let step = match random.roll(12) {
             0 | 1 => Step::RestartContainers(random.roll(1000)),
+            2 | 3 => pod_that_requires_a_limit(random, number),
             _ => Step::Limits {
                 node,
                 fault: fault(random),
@@ -49,6 +51,17 @@ pub(crate) fn insert_faults(random: &mut SeededRandom, nodes: &[NodeTemplate], s
         };
         let at = usize::try_from(random.roll(steps.len() as u64 + 1)).unwrap();
         steps.insert(at, (step, random.roll(2) * random.roll(3000)));
+    }
+}
+
+fn pod_that_requires_a_limit(random: &mut SeededRandom, number: u64) -> Step {
+    let (name, fraction) = (format!("required-{number}"), random.of(&["0.25", "0.5"]));
+    let pod = PodManifest::new(&name)
+        .queue(random.of(&["a", "b", "c"]))
+        .fraction(fraction);
+    Step::Create {
+        words: format!("{name}: {fraction} of a GPU whose memory is limited"),
+        objects: vec![pod.annotation(kai_api::keys::GPU_ENFORCEMENT, "required").build()],
     }
 }
 

@@ -12,6 +12,8 @@ pub(super) struct BoundPod {
     pub(super) is_reservation: bool,
     pub(super) reserved: Option<String>,
     pub(super) group: Option<String>,
+    /// Whether its pod has to run where GPU memory is limited.
+    pub(super) requires_limit: bool,
     /// MiB of each GPU that the binder promised as the limit.
     pub(super) promised_mib: Option<i64>,
     /// `spec.schedulerName`.
@@ -34,6 +36,7 @@ impl BoundPod {
             is_reservation: reservation_pods.contains(pod),
             reserved: pod.metadata.annotations.text(keys::RESERVED_GPU).map(str::to_owned),
             group: label(keys::GPU_GROUP),
+            requires_limit: pod.metadata.annotations.text(keys::GPU_ENFORCEMENT) == Some("required"),
             promised_mib: pod.metadata.annotations.text(keys::GPU_LIMITS).and_then(promised_mib),
             scheduler: pod.scheduler_name().to_owned(),
             runs: spec.phase == PodPhase::Running,

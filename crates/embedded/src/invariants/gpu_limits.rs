@@ -1,5 +1,5 @@
 //! The law of limits: on a node whose driver limits GPU memory no container with a GPU share ever runs without exactly the limit that its pod
-//! was promised, and nothing else is limited. It compares the driver's record of the container's own cgroup with the pod's object.
+//! was promised, and nothing else is limited; and no pod that requires a limit runs on another node. It compares the driver's record of the container's own cgroup with the pod's object.
 //!
 //! Limits that the driver has forgotten after the container's start are excused here: the node agent has to report those.
 
@@ -38,7 +38,15 @@ pub(super) fn check(facts: &GpuFacts, state: &State, found: &mut Vec<Violation>)
 fn check_container(container: &LimitedContainer, pod: &BoundPod, state: &State, found: &mut Vec<Violation>) {
     match container.tier {
         EnforcementTier::Driver => {}
-        EnforcementTier::Mps | EnforcementTier::Watch | EnforcementTier::None => return,
+        EnforcementTier::Mps | EnforcementTier::Watch | EnforcementTier::None => {
+            if pod.requires_limit {
+                found.push(Violation(format!(
+                    "pod {} requires a limit of its GPU memory, and runs on node {}, which limits none",
+                    container.pod, container.node
+                )));
+            }
+            return;
+        }
     }
     let memory = state.gpu_memory_mib(&container.node);
     let promised = pod.promised_mib.or_else(|| pod.share_mib(memory?));

@@ -188,7 +188,7 @@ impl Kubelets {
                 };
                 conditions.push(json!({
                     "type": kai_api::keys::NODE_GPU_LIMITS, "status": status, "reason": reason,
-                    "message": format!("simulated GPUs: {}", enforcement.summary()), "lastHeartbeatTime": now, "lastTransitionTime": now,
+                    "message": format!("{} (simulated GPUs)", enforcement.summary()), "lastHeartbeatTime": now, "lastTransitionTime": now,
                 }));
             }
             json!({ "status": {

@@ -77,6 +77,16 @@ pub enum CgroupError {
     },
 }
 
+/// Whether the hierarchy has to be cgroup v2.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum MountCheck {
+    /// It has to be.
+    #[default]
+    Version2,
+    /// Plain directories stand for it: simulated nodes and tests.
+    Simulated,
+}
+
 /// Where `/proc` and the cgroup hierarchy are. Tests use directories of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CgroupPlace {
@@ -84,18 +94,8 @@ pub struct CgroupPlace {
     pub proc: PathBuf,
     /// [`CGROUP_ROOT`].
     pub root: PathBuf,
-    /// What the root must be.
-    pub mount: CgroupMount,
-}
-
-/// What the root of the cgroup hierarchy must be.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum CgroupMount {
-    /// A mount of version 2.
-    #[default]
-    Version2,
-    /// A directory that stands for one, of simulated containers.
-    Simulated,
+    /// Whether the hierarchy has to be cgroup v2.
+    pub check: MountCheck,
 }
 
 impl Default for CgroupPlace {
@@ -103,7 +103,7 @@ impl Default for CgroupPlace {
         Self {
             proc: "/proc".into(),
             root: CGROUP_ROOT.into(),
-            mount: CgroupMount::Version2,
+            check: MountCheck::Version2,
         }
     }
 }
@@ -113,11 +113,11 @@ impl CgroupPlace {
     pub fn leaf(&self, pid: u32) -> Result<PathBuf, CgroupError> {
         let lines = self.lines(pid)?;
         let path = unified_path(&lines).ok_or(CgroupError::NotVersion2(pid))?;
-        match self.mount {
-            CgroupMount::Version2 if CgroupVersion::at(&self.root) != CgroupVersion::V2 => {
+        match self.check {
+            MountCheck::Version2 if CgroupVersion::at(&self.root) != CgroupVersion::V2 => {
                 return Err(CgroupError::MountNotVersion2(self.root.clone()));
             }
-            CgroupMount::Version2 | CgroupMount::Simulated => {}
+            MountCheck::Version2 | MountCheck::Simulated => {}
         }
         self.directory(&self.root, pid, path)
     }
@@ -191,8 +191,8 @@ mod tests {
         fs::create_dir_all(proc.join("7")).unwrap();
         fs::write(proc.join("7/cgroup"), lines).unwrap();
         let root = temporary.path().join("cgroup");
-        let mount = CgroupMount::Version2;
-        (temporary, CgroupPlace { proc, root, mount })
+        let check = MountCheck::Version2;
+        (temporary, CgroupPlace { proc, root, check })
     }
 
     #[test]

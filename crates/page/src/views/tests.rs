@@ -310,7 +310,7 @@ fn limits_are_shown_as_what_they_are() {
     }];
     let address = format!("/nodes/{name}");
     let shown = html(&address, Some(&view));
-    assert!(shown.contains("<dd>watch: the driver is too old</dd>"), "{shown}");
+    assert!(shown.contains("<dd>tier watch: the driver is too old</dd>"), "{shown}");
     assert!(shown.contains(" · limit 20 GiB"), "{shown}");
     assert!(
         shown.contains("<span class=\"tag\">False</span>"),

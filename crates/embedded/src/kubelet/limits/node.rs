@@ -10,7 +10,7 @@ use kai_gpu::fake::{FakeDriver, MemoryLimitFaults, Settings};
 use kai_gpu::{Driver, Inventory, MemoryKind, MemoryLimitSupport, MemoryLimits};
 use kai_node::allocator::inject::Mode;
 use kai_node::enforcement::audit::{Audit, AuditedReceipt, Observation, PodEvent, Repair, answer};
-use kai_node::enforcement::cgroup::{CgroupMount, CgroupPlace, CgroupVersion};
+use kai_node::enforcement::cgroup::{CgroupPlace, CgroupVersion, MountCheck};
 use kai_node::enforcement::hold::EnforcePolicy;
 use kai_node::enforcement::hook::{self, HookArgs};
 use kai_node::enforcement::hook_edit::holding_hook;
@@ -326,7 +326,7 @@ impl NodeLimits {
         let place = CgroupPlace {
             proc: directory.join("proc"),
             root: directory.join("cgroup"),
-            mount: CgroupMount::Simulated,
+            check: MountCheck::Simulated,
         };
         let document = json!({ "ociVersion": "1.2.1", "id": format!("container-{pid}"), "status": "creating", "pid": pid, "bundle": "/simulated" });
         for hook in &spec.hooks {
