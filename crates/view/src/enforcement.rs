@@ -154,9 +154,15 @@ mod tests {
             NodeEnforcement { tier, message }.words()
         };
         assert_eq!(words(None, Some("stale")), "unknown");
-        assert_eq!(words(Some(EnforcementTier::None), None), "tier none: nothing is limited");
+        assert_eq!(
+            words(Some(EnforcementTier::None), None),
+            "tier none: nothing is limited"
+        );
         let why = "the driver is 570.133.20; limits of GPU memory need 615";
-        assert_eq!(words(Some(EnforcementTier::Watch), Some(why)), format!("tier watch: {why}"));
+        assert_eq!(
+            words(Some(EnforcementTier::Watch), Some(why)),
+            format!("tier watch: {why}")
+        );
         let of_agent = "1 container(s) are not held: team/llm: gone. tier driver: the driver holds the others";
         assert_eq!(words(Some(EnforcementTier::Driver), Some(of_agent)), of_agent);
     }

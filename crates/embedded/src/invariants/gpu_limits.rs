@@ -66,3 +66,113 @@ fn check_container(container: &LimitedContainer, pod: &BoundPod, state: &State, 
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use kai_api::{ObjectKey, ReservationPods};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::kubelet::PodGpus;
+
+    /// A pod with half of a GPU of 80,000 MiB, on a node that limits GPU memory.
+    fn state(annotations: Value) -> State {
+        let mut state = State::new(&ReservationPods::default());
+        let node: kai_api::Node = serde_json::from_value(json!({ "metadata": { "name": "n", "labels": {
+            "nvidia.com/gpu.memory": "80000", "kai.scheduler/gpu-enforcement": "driver",
+        } } }))
+        .unwrap();
+        state.apply_node(ObjectKey::new("", "n"), Some(&Arc::new(node)));
+        let mut pod = json!({
+            "metadata": { "name": "p", "namespace": "default", "uid": "u", "annotations": annotations },
+            "spec": { "schedulerName": "kai-scheduler", "nodeName": "n", "containers": [{ "name": "main" }] },
+            "status": { "phase": "Running" },
+        });
+        pod["metadata"]["annotations"]["gpu-fraction"] = "0.5".into();
+        let pod: kai_api::Pod = serde_json::from_value(pod).unwrap();
+        state.apply_pod(ObjectKey::new("default", "p"), Some(&Arc::new(pod)));
+        state
+    }
+
+    fn container(limit_mib: Option<u64>) -> LimitedContainer {
+        LimitedContainer {
+            pod: ObjectKey::new("default", "p"),
+            uid: "u".to_owned(),
+            node: "n".to_owned(),
+            tier: EnforcementTier::Driver,
+            limits: vec![("GPU-1".to_owned(), limit_mib.map(|mib| mib * MIB))],
+            lost: BTreeSet::new(),
+            noticeable_for: None,
+        }
+    }
+
+    fn found(containers: Vec<LimitedContainer>, annotations: Value) -> Vec<String> {
+        let facts = GpuFacts {
+            pod_gpus: vec![PodGpus {
+                pod: ObjectKey::new("default", "p"),
+                uid: "u".to_owned(),
+                node: "n".to_owned(),
+                allocated: Vec::new(),
+                shared: vec!["GPU-1".to_owned()],
+                runs: true,
+            }],
+            containers,
+            stray_limits: Vec::new(),
+        };
+        let mut found = Vec::new();
+        check(&facts, &state(annotations), &mut found);
+        found.into_iter().map(|violation| violation.0).collect()
+    }
+
+    #[test]
+    fn a_container_has_the_limit_of_its_pod_and_no_other() {
+        let with = |limit_mib: Option<u64>, annotations: Value| found(vec![container(limit_mib)], annotations);
+        assert_eq!(with(Some(40_000), json!({})), Vec::<String>::new(), "its request");
+        let promised = || json!({ "kai.scheduler/gpu-limits": r#"{"container":"main","memoryMiB":60000}"# });
+        assert_eq!(
+            with(Some(60_000), promised()),
+            Vec::<String>::new(),
+            "what the binder promised"
+        );
+        for (limit_mib, annotations, word) in [
+            (None, json!({}), "with no limit"),
+            (Some(40_001), json!({}), "was promised 40000 MiB"),
+            (Some(40_000), promised(), "was promised 60000 MiB"),
+        ] {
+            let found = with(limit_mib, annotations);
+            assert!(found.len() == 1 && found[0].contains(word), "{limit_mib:?}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_limit_that_was_lost_may_be_missing() {
+        let lost = |limit_mib: Option<u64>| LimitedContainer {
+            lost: BTreeSet::from(["GPU-1".to_owned()]),
+            ..container(limit_mib)
+        };
+        assert!(found(vec![lost(None)], json!({})).is_empty());
+        assert_eq!(
+            found(vec![lost(Some(1))], json!({})).len(),
+            1,
+            "another limit is no lost one"
+        );
+    }
+
+    #[test]
+    fn a_container_that_the_driver_does_not_know_is_found() {
+        assert!(found(Vec::new(), json!({}))[0].contains("knows nothing of its container"));
+    }
+
+    #[test]
+    fn a_pod_that_requires_a_limit_does_not_run_without_a_tier() {
+        let unlimited = LimitedContainer {
+            tier: EnforcementTier::None,
+            ..container(None)
+        };
+        assert!(found(vec![unlimited.clone()], json!({})).is_empty());
+        let required = json!({ "kai.scheduler/gpu-enforcement": "required" });
+        assert!(found(vec![unlimited], required)[0].contains("requires a limit"));
+    }
+}

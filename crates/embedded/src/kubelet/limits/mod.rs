@@ -4,6 +4,8 @@
 //!
 //! Faults are injected here: an agent that is dead, a driver that refuses, lies or forgets, and a node that changes its tier.
 
+mod audit;
+mod facts;
 mod node;
 mod spec;
 
@@ -80,7 +82,7 @@ impl State {
     pub(super) fn limited_containers(&self) -> Vec<LimitedContainer> {
         let nodes = self.nodes.iter();
         let limits = nodes.filter_map(|(name, node)| Some((name, node.limits.as_ref()?)));
-        let mut all: Vec<LimitedContainer> = limits.flat_map(|(name, limits)| limits.containers(name)).collect();
+        let mut all: Vec<LimitedContainer> = limits.flat_map(|(name, limits)| limits.running(name)).collect();
         all.sort_by(|a, b| (&a.pod, &a.node).cmp(&(&b.pod, &b.node)));
         all
     }

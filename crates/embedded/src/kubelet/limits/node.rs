@@ -2,29 +2,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::Parser;
 use kai_api::{EnforcementTier, ObjectKey, Pod};
 use kai_gpu::fake::{FakeDriver, MemoryLimitFaults, Settings};
 use kai_gpu::{Driver, Inventory, MemoryKind, MemoryLimitSupport, MemoryLimits};
 use kai_node::allocator::inject::Mode;
-use kai_node::enforcement::audit::{Audit, AuditedReceipt, Observation, PodEvent, Repair, answer};
+use kai_node::enforcement::audit::{Audit, Repair};
 use kai_node::enforcement::cgroup::{CgroupPlace, CgroupVersion, MountCheck};
 use kai_node::enforcement::hold::EnforcePolicy;
 use kai_node::enforcement::hook::{self, HookArgs};
 use kai_node::enforcement::hook_edit::holding_hook;
 use kai_node::enforcement::program::HookProgram;
 use kai_node::enforcement::promise::{PromiseInputs, UnifiedMemoryLimit, promise};
-use kai_node::enforcement::receipt::Receipt;
 use kai_node::enforcement::receipt_dir::ReceiptDir;
 use kai_node::enforcement::tier::{self, Enforce, GpuFacts, HookSetup, NodeEnforcement, OwnMemory, TierFacts};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
+use super::LimitFault;
 use super::spec::{PreparedSpec, hook_options};
-use super::{LimitFault, LimitedContainer};
 
 /// Share devices of a node, as many as the agent offers by default.
 const SHARE_DEVICES: u32 = 512;
@@ -33,46 +31,46 @@ const ROOT: &str = "";
 
 /// Whether the node's agent runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Agent {
+pub(super) enum Agent {
     Running,
     Dead,
 }
 
 /// A container with a GPU share.
 #[derive(Debug)]
-struct Container {
-    pod: ObjectKey,
-    cgroup: PathBuf,
-    gpus: Vec<String>,
-    tier: EnforcementTier,
-    lost: BTreeSet<String>,
-    lost_at: Option<Instant>,
+pub(super) struct Container {
+    pub(super) pod: ObjectKey,
+    pub(super) cgroup: PathBuf,
+    pub(super) gpus: Vec<String>,
+    pub(super) tier: EnforcementTier,
+    pub(super) lost: BTreeSet<String>,
+    pub(super) lost_at: Option<Instant>,
 }
 
 /// Limits of GPU memory on one node.
 #[derive(Debug)]
 pub(in crate::kubelet) struct NodeLimits {
     /// `proc`, `cgroup` and the receipts; `None` on a node whose driver limits nothing.
-    directory: Option<TempDir>,
-    driver: FakeDriver,
-    faults: MemoryLimitFaults,
+    pub(super) directory: Option<TempDir>,
+    pub(super) driver: FakeDriver,
+    pub(super) faults: MemoryLimitFaults,
     /// How often each GPU was torn down.
-    teardowns: BTreeMap<String, u32>,
-    enforce: Enforce,
-    enforcement: NodeEnforcement,
-    agent: Agent,
-    slow_runtime_seconds: u64,
+    pub(super) teardowns: BTreeMap<String, u32>,
+    pub(super) enforce: Enforce,
+    pub(super) enforcement: NodeEnforcement,
+    pub(super) agent: Agent,
+    pub(super) slow_runtime_seconds: u64,
     /// By uid of the pod.
-    containers: BTreeMap<String, Container>,
+    pub(super) containers: BTreeMap<String, Container>,
     /// Share devices of pods that were admitted, by uid. The kubelet keeps them while the pod is on the node.
-    share_devices: BTreeMap<String, u32>,
+    pub(super) share_devices: BTreeMap<String, u32>,
     /// Processes so far.
-    pids: u32,
-    audit: Audit,
+    pub(super) pids: u32,
+    pub(super) audit: Audit,
     /// Why the agent gave up limiting.
-    given_up: Option<String>,
+    pub(super) given_up: Option<String>,
     /// Since when nothing has kept the agent from noticing lost limits.
-    sees_since: Instant,
+    pub(super) sees_since: Instant,
 }
 
 /// The command line of the hook's program.
@@ -121,12 +119,12 @@ impl NodeLimits {
         self.slow_runtime_seconds
     }
 
-    fn inventory(&self) -> &Inventory {
+    pub(super) fn inventory(&self) -> &Inventory {
         self.driver.machine().inventory()
     }
 
     /// Decides the tier, as the agent does when it starts.
-    fn decide(&mut self) {
+    pub(super) fn decide(&mut self) {
         let devices = &self.inventory().devices;
         let gpus = devices.iter().map(|device| GpuFacts {
             index: device.index,
@@ -227,7 +225,7 @@ impl NodeLimits {
     }
 
     /// Calls the driver without its faults.
-    fn honestly<T>(&self, call: impl FnOnce(&FakeDriver) -> T) -> T {
+    pub(super) fn honestly<T>(&self, call: impl FnOnce(&FakeDriver) -> T) -> T {
         let honest = MemoryLimitFaults::default();
         let misbehaves = self.faults != honest;
         if misbehaves {
@@ -377,111 +375,6 @@ impl NodeLimits {
         self.stop(uid);
         self.share_devices.remove(uid);
     }
-
-    /// The hard limit of a cgroup on a GPU in the driver's record, whatever the driver's faults make of it.
-    fn recorded(&self, gpu: &str, cgroup: &Path) -> Option<u64> {
-        let read = self.honestly(|driver| driver.memory_limits(gpu, cgroup));
-        read.ok().and_then(|memory| memory.limits.hard_bytes)
-    }
-
-    /// How long the agent has been able to notice that the container lost a limit.
-    fn noticeable_for(&self, container: &Container) -> Option<Duration> {
-        let lost_at = container.lost_at?;
-        let sees = self.agent == Agent::Running && self.faults.get_code.is_none();
-        sees.then(|| lost_at.max(self.sees_since).elapsed())
-    }
-
-    /// The agent compares its receipts with the driver. Returns news for the owners of pods, and whether the node's tier changed.
-    pub(super) fn audit(&mut self) -> (Vec<PodEvent>, bool) {
-        let (Some(directory), Agent::Running) = (&self.directory, self.agent) else {
-            return (Vec::new(), false);
-        };
-        let receipts = ReceiptDir::new(directory.path());
-        let observation = Observation {
-            receipts: receipts
-                .read()
-                .into_iter()
-                .map(|(share_device, receipt)| self.observed(share_device, receipt))
-                .collect(),
-            held: Some(self.share_devices.values().map(|number| share_name(*number)).collect()),
-            unlimited: Vec::new(),
-        };
-        let audited = self.audit.step(&observation);
-        audited
-            .remove
-            .iter()
-            .for_each(|share_device| receipts.remove(share_device));
-        let gives_up = audited.give_up.is_some() && self.given_up != audited.give_up;
-        if gives_up {
-            self.given_up = audited.give_up;
-            self.decide();
-        }
-        (audited.events, gives_up)
-    }
-
-    fn observed(&self, share_device: String, receipt: Receipt) -> AuditedReceipt {
-        let cgroup = Path::new(&receipt.cgroup);
-        let limits = receipt.limits.iter();
-        let answers = limits.map(|limit| answer(limit, self.driver.memory_limits(&limit.gpu, cgroup)));
-        AuditedReceipt {
-            answers: answers.collect(),
-            cgroup_exists: cgroup.is_dir(),
-            share_device,
-            receipt,
-        }
-    }
-
-    /// The running containers with what the driver has for them.
-    pub(super) fn containers(&self, node: &str) -> Vec<LimitedContainer> {
-        let shown = self.containers.iter().map(|(uid, container)| LimitedContainer {
-            pod: container.pod.clone(),
-            uid: uid.clone(),
-            node: node.to_owned(),
-            tier: container.tier,
-            limits: container
-                .gpus
-                .iter()
-                .map(|gpu| (gpu.clone(), self.recorded(gpu, &container.cgroup)))
-                .collect(),
-            lost: container.lost.clone(),
-            noticeable_for: self.noticeable_for(container),
-        });
-        shown.collect()
-    }
-
-    /// Limits on GPUs that a container does not have, and of directories above containers.
-    pub(super) fn strays(&self) -> Vec<String> {
-        let Some(directory) = &self.directory else {
-            return Vec::new();
-        };
-        let mut strays = Vec::new();
-        let root = directory.path().join("cgroup");
-        let slice = root.join("kubepods.slice");
-        let above: Vec<PathBuf> = pods_of(&slice).chain([root, slice.clone()]).collect();
-        for device in &self.inventory().devices {
-            let gpu = &device.uuid;
-            let others = self
-                .containers
-                .values()
-                .filter(|container| !container.gpus.contains(gpu));
-            for container in others {
-                if let Some(bytes) = self.recorded(gpu, &container.cgroup) {
-                    strays.push(format!(
-                        "{} is limited to {bytes} bytes on GPU {gpu}, which it does not have",
-                        container.pod
-                    ));
-                }
-            }
-            for directory in &above {
-                if let Some(bytes) = self.recorded(gpu, directory) {
-                    strays.push(format!(
-                        "a cgroup above containers is limited to {bytes} bytes on GPU {gpu}"
-                    ));
-                }
-            }
-        }
-        strays
-    }
 }
 
 /// The directories of simulated containers.
@@ -497,12 +390,6 @@ fn directories() -> Result<TempDir, String> {
     Ok(directory)
 }
 
-/// The pods' cgroups.
-fn pods_of(slice: &Path) -> impl Iterator<Item = PathBuf> {
-    let entries = std::fs::read_dir(slice).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path())
-}
-
-fn share_name(number: u32) -> String {
+pub(super) fn share_name(number: u32) -> String {
     format!("share-{number}")
 }
