@@ -7,7 +7,7 @@ use kai_node::enforcement::audit::{AuditedReceipt, Observation, PodEvent, answer
 use kai_node::enforcement::receipt::Receipt;
 use kai_node::enforcement::receipt_dir::ReceiptDir;
 
-use super::node::{Agent, NodeLimits, share_name};
+use super::node::{Agent, NodeLimits, ROOT, share_name};
 
 impl NodeLimits {
     /// The agent compares its receipts with the driver. Returns news for the owners of pods, and whether the node's tier changed.
@@ -25,7 +25,11 @@ impl NodeLimits {
             held: Some(self.share_devices.values().map(|number| share_name(*number)).collect()),
             unlimited: Vec::new(),
         };
-        let audited = self.audit.step(&observation);
+        let random_name = directory.path().display().to_string();
+        let mut audited = self.audit.step(&observation);
+        for event in &mut audited.events {
+            event.message = event.message.replace(&random_name, ROOT);
+        }
         audited
             .remove
             .iter()

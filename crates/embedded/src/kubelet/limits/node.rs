@@ -27,7 +27,7 @@ use super::spec::{PreparedSpec, hook_options};
 /// Share devices of a node, as many as the agent offers by default.
 const SHARE_DEVICES: u32 = 512;
 /// What messages have in place of the directories of this process, whose names are random.
-const ROOT: &str = "";
+pub(super) const ROOT: &str = "";
 
 /// Whether the node's agent runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
