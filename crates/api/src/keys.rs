@@ -261,6 +261,10 @@ pub const EVENT_ACTION: &str = "evictor-action-type";
 pub const EVENT_EVICTOR: &str = "evictor-pod-group-name";
 /// Annotation on `Evict` events: its namespace.
 pub const EVENT_EVICTOR_NAMESPACE: &str = "evictor-pod-group-namespace";
+/// Annotation on `Evict` events: the workload that lost the pods, as people name it. Its pod group may be gone when the event is read.
+pub const EVENT_WORKLOAD: &str = "kai.scheduler/evicted-workload";
+/// Annotation on `Evict` events: the workload that the pods were evicted for, as people name it.
+pub const EVENT_EVICTOR_WORKLOAD: &str = "kai.scheduler/evictor-workload";
 
 // ---- Resources ----
 

@@ -255,6 +255,11 @@ fn control_characters_in_names_do_not_reach_the_terminal() {
 
 /// The output of kai on a terminal of this many columns.
 fn on_a_terminal(columns: u16, folder: &str, arguments: &[&str]) -> String {
+    run_on_a_terminal(columns, support::command(folder, arguments))
+}
+
+/// The output of a command on a terminal of this many columns.
+fn run_on_a_terminal(columns: u16, mut command: std::process::Command) -> String {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&terminal).unwrap();
@@ -268,7 +273,6 @@ fn on_a_terminal(columns: u16, folder: &str, arguments: &[&str]) -> String {
     rustix::termios::tcsetwinsize(&terminal, size).unwrap();
     let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
     let program = File::options().read(true).write(true).open(name).unwrap();
-    let mut command = support::command(folder, arguments);
     let mut child = command.stdout(program).stderr(Stdio::null()).spawn().unwrap();
     // Close this copy of the terminal, so that reading ends with the program.
     drop(command);
@@ -299,6 +303,14 @@ fn tables_are_aligned_on_a_terminal() {
 }
 
 #[test]
+fn no_color_turns_colours_off_on_a_terminal() {
+    let mut command = support::command("../../examples", &["simulate", "two-teams.yaml"]);
+    command.env("NO_COLOR", "1");
+    let shown = run_on_a_terminal(200, command);
+    assert!(shown.contains("h100-0") && !shown.contains('\u{1b}'), "{shown:?}");
+}
+
+#[test]
 fn tables_fit_into_80_columns() {
     let shown = without_colours(&on_a_terminal(80, "../../examples", &["simulate", "two-teams.yaml"]));
     for line in shown.lines() {
@@ -325,6 +337,7 @@ fn examples_come_out_as_they_say() {
         ("preemption.yaml", 2, 1),
         ("jetson.yaml", 4, 1),
         ("half-a-gpu.yaml", 2, 0),
+        ("gpu-limits.yaml", 2, 1),
     ];
     for (file, bound, pending) in examples {
         let arguments = ["simulate", "--strict", "-o", "json", "cluster.yaml", file];

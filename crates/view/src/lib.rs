@@ -8,6 +8,7 @@
 
 mod amounts;
 mod decision;
+mod enforcement;
 mod foreign_names;
 mod gang;
 mod interner;
@@ -30,9 +31,10 @@ use interner::Interner;
 
 pub use amounts::GpuAmount;
 pub use decision::{Beneficiary, Decision, DecisionKind};
+pub use enforcement::{NodeEnforcement, PodLimit};
 pub use foreign_names::OTHER_WORK;
 pub use gang::Gang;
-pub use kai_api::{Text, TextMap};
+pub use kai_api::{EnforcementTier, Text, TextMap};
 pub use kai_mirror::ExplanationView;
 pub use knowledge::{Knowledge, List, MissingList};
 pub use node::{Gpu, GpuState, GpuUser, Node, Slices, SlicesKind, Usage};

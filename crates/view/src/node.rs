@@ -13,6 +13,7 @@ use kai_mirror::ClusterMirror;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
+use crate::enforcement::{self, NodeEnforcement};
 use crate::interner::Interner;
 use crate::node_facts::{self, NodeCondition, TopologyDomain};
 use crate::{Knowledge, PodStatus, Text, TextMap};
@@ -59,6 +60,9 @@ pub struct Node {
     pub topology: Vec<TopologyDomain>,
     /// Version of the GPU driver; `None` = not labelled.
     pub driver: Option<Text>,
+    /// How containers are held to their GPU memory.
+    #[serde(default)]
+    pub gpu_enforcement: NodeEnforcement,
     /// Labels of the GPUs, of KAI and of topologies.
     #[serde(default)]
     pub labels: Arc<TextMap>,
@@ -128,6 +132,9 @@ pub struct GpuUser {
     pub foreign: bool,
     /// MiB of the GPU; `None` = unknown, or a slice.
     pub mib: Option<i64>,
+    /// The most MiB of the GPU that it may allocate, as it was promised; `None` = not promised, or a whole GPU or slice.
+    #[serde(default)]
+    pub limit_mib: Option<u64>,
     /// Slices; 0 on a GPU.
     pub slices: i64,
 }
@@ -238,6 +245,7 @@ fn node(
         pool: label(mirror.node_pool_label(), texts),
         topology: node_facts::domains(view.labels, mirror, texts),
         driver: node_facts::driver(view.labels).map(|version| texts.text(&version)),
+        gpu_enforcement: enforcement::of_node(view.name, view.labels, mirror, texts),
         labels: node_facts::shown_labels(view.labels, mirror, texts),
         conditions: node_facts::conditions(view.name, mirror, texts),
     }
@@ -254,6 +262,7 @@ fn user(pod: &PodView<'_>, mib: Option<i64>, slices: i64, texts: &mut Interner) 
         status: pod.status.into(),
         foreign: pod.kind == PodKind::Foreign,
         mib,
+        limit_mib: None,
         slices,
     }
 }
@@ -308,8 +317,13 @@ fn shared_gpus(view: &NodeView<'_>, users: &[&PodView<'_>], mirror: &ClusterMirr
     let mut pods: FxHashMap<&str, Vec<GpuUser>> = FxHashMap::default();
     for pod in users {
         let PodGpus::Share { mib, .. } = pod.gpus else { continue };
+        let limit_mib = crate::pod::metadata(pod, mirror).and_then(enforcement::promised_mib);
         for gpu_group in &pod.gpu_groups {
-            pods.entry(gpu_group).or_default().push(user(pod, mib, 0, texts));
+            let user = GpuUser {
+                limit_mib,
+                ..user(pod, mib, 0, texts)
+            };
+            pods.entry(gpu_group).or_default().push(user);
         }
     }
     let known_memory = view.gpu_memory_mib.is_some();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kai_api::keys;
 use kai_engine::model::Labels;
 use kai_mirror::ClusterMirror;
 use serde::{Deserialize, Serialize};
@@ -55,11 +56,20 @@ pub struct NodeCondition {
 }
 
 impl NodeCondition {
+    /// Whether the condition says what the node can do, and is neither good nor bad: a node that limits no GPU memory is as well as one
+    /// that does.
+    pub fn is_information(&self) -> bool {
+        self.kind == keys::NODE_GPU_LIMITS && self.status != "Unknown"
+    }
+
     /// Whether the condition says that something is wrong. Conditions that are bad when true have names such as `DiskPressure`; those
-    /// that are good when true end in `Ready` or `Healthy`.
+    /// that are good when true end in `Ready`, `Healthy` or `Applied`.
     pub fn is_problem(&self) -> bool {
-        let good_when_true = self.kind.ends_with("Ready") || self.kind.ends_with("Healthy");
+        let good_when_true = ["Ready", "Healthy", "Applied"]
+            .iter()
+            .any(|end| self.kind.ends_with(end));
         match self.status.as_str() {
+            "True" | "False" if self.is_information() => false,
             "True" => !good_when_true,
             "False" => good_when_true,
             _ => true,
@@ -163,6 +173,7 @@ mod tests {
         };
         assert!(!check("Ready", "True") && check("Ready", "False") && check("Ready", "Unknown"));
         assert!(!check("DiskPressure", "False") && check("DiskPressure", "True"));
+        assert!(!check("GPULimits", "True") && !check("GPULimits", "False") && check("GPULimits", "Unknown"));
         assert!(check("GPUSetupHealthy", "False") && !check("GPUsHealthy", "True"));
     }
 }

@@ -10,6 +10,7 @@ use kai_engine::report::{PodGpus as EngineGpus, PodView, Status};
 use kai_mirror::ClusterMirror;
 use serde::{Deserialize, Serialize};
 
+use crate::enforcement::{self, PodLimit};
 use crate::interner::Interner;
 use crate::{Knowledge, PodStatus, Text, Time};
 
@@ -31,6 +32,9 @@ pub struct Pod {
     pub node: Option<Text>,
     /// GPUs that it holds or requests.
     pub gpus: PodGpus,
+    /// What holds it to its GPU memory; `None` for a pod without a GPU share.
+    #[serde(default)]
+    pub gpu_limit: Option<PodLimit>,
     /// GPU groups that it shares.
     pub gpu_groups: Vec<Text>,
     /// Creation time.
@@ -135,6 +139,7 @@ pub(crate) fn pods(
             status: view.status.into(),
             node: view.node.map(|node| texts.text(node)),
             gpus: PodGpus::from(&view.gpus),
+            gpu_limit: enforcement::of_pod(&view.gpus, metadata(&view, mirror)),
             gpu_groups: view.gpu_groups.iter().map(|group| texts.text(group)).collect(),
             created: view.created.into(),
             since: since(&view, start).map(Time::from),

@@ -8,7 +8,7 @@ use kai_mirror::{ExplanationView, StepView};
 use serde::{Deserialize, Serialize};
 
 use crate::foreign_names::{NameFilter, OTHER_WORK, is_plain_name};
-use crate::{ClusterView, Decision, GpuUser, PodStatus, Text};
+use crate::{ClusterView, Decision, GpuUser, NodeCondition, PodStatus, Text};
 
 /// How much a restricted view leaves out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +54,13 @@ impl ClusterView {
             of_gpus
                 .chain(of_slices)
                 .for_each(|users| merge_foreign(users, namespaces));
+            // The node agent names containers whose limits are lost.
+            node.gpu_enforcement.message = clean(&node.gpu_enforcement.message);
+            node.conditions = node
+                .conditions
+                .iter()
+                .map(|condition| restricted_condition(condition, &filter))
+                .collect();
         }
         let decisions = self.decisions.as_ref().map(|decisions| {
             let own = decisions
@@ -130,6 +137,13 @@ fn clean_text(filter: &NameFilter<'_>, text: &Text) -> Text {
     }
 }
 
+fn restricted_condition(condition: &NodeCondition, filter: &NameFilter<'_>) -> NodeCondition {
+    NodeCondition {
+        message: condition.message.as_ref().map(|text| clean_text(filter, text)),
+        ..condition.clone()
+    }
+}
+
 /// Numbers of objects of a cluster are far below the maximum.
 fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
@@ -155,6 +169,7 @@ fn merge_foreign(users: &mut Vec<GpuUser>, namespaces: &BTreeSet<String>) {
         mib: foreign
             .iter()
             .try_fold(0_i64, |sum, user| Some(sum.saturating_add(user.mib?))),
+        limit_mib: None,
         slices: foreign.iter().fold(0, |sum, user| sum.saturating_add(user.slices)),
     };
     users.insert(at, other_work);

@@ -6,8 +6,8 @@ mod support;
 use std::collections::BTreeSet;
 
 use kai_view::{
-    Beneficiary, ClusterView, Decision, DecisionKind, Gang, GpuUser, Hidden, Knowledge, OTHER_WORK, Pod, PodGpus,
-    PodStatus, Text, Time,
+    Beneficiary, ClusterView, Decision, DecisionKind, Gang, GpuUser, Hidden, Knowledge, NodeCondition, OTHER_WORK, Pod,
+    PodGpus, PodStatus, Text, Time,
 };
 use proptest::prelude::*;
 use serde_json::json;
@@ -107,6 +107,7 @@ fn view(all: &[Work]) -> ClusterView {
             status,
             node: None,
             gpus: PodGpus::Whole { devices: 1 },
+            gpu_limit: None,
             gpu_groups: Vec::new(),
             created: Time::default(),
             since: None,
@@ -119,6 +120,7 @@ fn view(all: &[Work]) -> ClusterView {
             status,
             foreign: false,
             mib: Some(100),
+            limit_mib: Some(100),
             slices: 1,
         });
         let beneficiary = work.holders.first().map(|holder| {
@@ -147,6 +149,23 @@ fn view(all: &[Work]) -> ClusterView {
         });
     }
     let node = &mut view.nodes.as_mut().unwrap()[0];
+    // As the node agent names containers whose limits are lost.
+    let lost = users
+        .iter()
+        .map(|user| format!("{}/{}, container main: gone", user.namespace, user.name));
+    let lost = format!(
+        "{} container(s) are not held: {}. tier driver",
+        users.len(),
+        lost.collect::<Vec<_>>().join("; ")
+    );
+    node.gpu_enforcement.message = Some(lost.as_str().into());
+    node.conditions = vec![NodeCondition {
+        kind: "GPULimits".into(),
+        status: "False".into(),
+        reason: None,
+        message: Some(lost.into()),
+    }]
+    .into();
     node.gpus[0].pods = users;
     (view.gangs, view.pods, view.decisions) = (Some(gangs), Some(pods), Some(decisions));
     view

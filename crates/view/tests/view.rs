@@ -5,8 +5,8 @@ mod support;
 
 use kai_mirror::{MirrorSettings, Partition};
 use kai_view::{
-    Beneficiary, ClusterView, Decision, DecisionKind, GpuState, Knowledge, List, MissingList, PodGpus, ReasonSource,
-    SlicesKind,
+    Beneficiary, ClusterView, Decision, DecisionKind, EnforcementTier, GpuState, Knowledge, List, MissingList,
+    NodeEnforcement, PodGpus, PodLimit, ReasonSource, SlicesKind,
 };
 use serde_json::{Value, json};
 use support::{World, gang, node, pod, queue, reservation};
@@ -25,11 +25,12 @@ fn small_cluster() -> Vec<Value> {
     let condition = |kind: &str, status: &str, reason: &str, message: &str| json!({ "type": kind, "status": status, "reason": reason, "message": message });
     let facts = json!({
         "metadata": { "labels": {
-            "nvidia.com/cuda.driver-version.full": "570.133.20", "topology.kubernetes.io/zone": "zone-1", "example.com/rack": "rack-7",
+            "nvidia.com/cuda.driver-version.full": "615.71.09", "kai.scheduler/gpu-enforcement": "driver", "topology.kubernetes.io/zone": "zone-1", "example.com/rack": "rack-7",
             "example.com/other": "not shown",
         } },
         "status": { "conditions": [
             condition("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
+            condition("GPULimits", "True", "Driver", "the driver limits the GPU memory of each container"),
             condition("GPUSetupHealthy", "False", "Warnings", "the CDI spec is older than the driver"),
         ] },
     });
@@ -50,7 +51,13 @@ fn small_cluster() -> Vec<Value> {
             "llm",
             0,
             Some("h100-1"),
-            share("g1", json!({ "gpu-fraction": "0.5" })),
+            share(
+                "g1",
+                json!({
+                    "gpu-fraction": "0.5", "kai.scheduler/gpu-enforcement": "required", "kai.scheduler/gpu-enforcement-tier": "driver",
+                    "kai.scheduler/gpu-limits": r#"{"container":"main","memoryMiB":40000}"#,
+                }),
+            ),
         ),
         pod(
             "notebook-0",
@@ -139,7 +146,7 @@ fn nodes_have_what_their_labels_and_conditions_say() {
     };
     assert_eq!(
         (node.pool.as_deref(), node.driver.as_deref()),
-        (None, Some("570.133.20"))
+        (None, Some("615.71.09"))
     );
     let domains: Vec<(&str, &str, &str)> = node
         .topology
@@ -160,9 +167,12 @@ fn nodes_have_what_their_labels_and_conditions_say() {
         .iter()
         .map(|condition| (condition.kind.as_str(), condition.is_problem()))
         .collect();
-    assert_eq!(kinds, [("GPUSetupHealthy", true), ("Ready", false)]);
     assert_eq!(
-        node.conditions[0].message.as_deref(),
+        kinds,
+        [("GPULimits", false), ("GPUSetupHealthy", true), ("Ready", false)]
+    );
+    assert_eq!(
+        node.conditions[1].message.as_deref(),
         Some("the CDI spec is older than the driver")
     );
 
@@ -178,6 +188,47 @@ fn nodes_have_what_their_labels_and_conditions_say() {
     assert_eq!(node.topology, [], "without the outer level it is in no domain");
     assert!(!node.labels.contains_key("nvidia.com/gpu.deploy.driver"));
     assert!(node.labels.contains_key("example.com/rack"), "a level of a topology");
+}
+
+#[test]
+fn nodes_and_pods_say_what_holds_them_to_their_share() {
+    let mut objects = small_cluster();
+    objects.push(node("plain", 1, json!({})));
+    let full = view(&objects);
+    let [held, plain] = &full.nodes.as_ref().unwrap()[..] else {
+        panic!()
+    };
+    assert_eq!(held.gpu_enforcement.tier, Some(EnforcementTier::Driver));
+    assert!(
+        held.gpu_enforcement
+            .message
+            .as_deref()
+            .unwrap()
+            .contains("limits the GPU memory")
+    );
+    assert_eq!(
+        plain.gpu_enforcement,
+        NodeEnforcement::default(),
+        "without the label it is unknown"
+    );
+    let limits: Vec<(&str, Option<u64>)> = held.gpus[0]
+        .pods
+        .iter()
+        .map(|pod| (pod.name.as_str(), pod.limit_mib))
+        .collect();
+    assert_eq!(limits, [("llm-0", Some(40_000)), ("notebook-0", None)]);
+    let limit = |name: &str| {
+        let mut pods = full.pods.as_ref().unwrap().iter();
+        pods.find(|pod| pod.name == name).unwrap().gpu_limit.clone()
+    };
+    let promised = PodLimit {
+        required: true,
+        tier: Some(EnforcementTier::Driver),
+        memory_mib: Some(40_000),
+    };
+    assert_eq!(limit("llm-0"), Some(promised));
+    assert_eq!(limit("notebook-0"), Some(PodLimit::default()), "nothing was promised");
+    assert_eq!(limit("train-0"), None, "a whole GPU has no share");
 }
 
 #[test]

@@ -227,11 +227,16 @@ impl Lookup<'_> {
             let value = event.metadata.annotations.get(key).map(|value| value.to_string());
             value.filter(|value| !value.is_empty())
         };
+        // For a pod group that is gone. Schedulers of earlier versions do not write it.
+        let named = |key: &str| annotation(key).map(|text| without_namespace(&text));
         let evictor = annotation(keys::EVENT_EVICTOR).zip(annotation(keys::EVENT_EVICTOR_NAMESPACE));
         let beneficiary = evictor.map(|(name, namespace)| {
             let gang = self.gang(&namespace, &name);
             Beneficiary {
-                workload: gang.map_or_else(|| format!("pod group {name}"), workload),
+                workload: gang
+                    .map(workload)
+                    .or_else(|| named(keys::EVENT_EVICTOR_WORKLOAD))
+                    .unwrap_or_else(|| format!("pod group {name}")),
                 queue: gang.map(|gang| gang.queue.to_string()),
                 namespace,
                 pod_group: name,
@@ -239,7 +244,10 @@ impl Lookup<'_> {
         });
         Decision {
             action: annotation(keys::EVENT_ACTION),
-            workload: gang.map_or_else(|| format!("pod group {group}"), workload),
+            workload: gang
+                .map(workload)
+                .or_else(|| named(keys::EVENT_WORKLOAD))
+                .unwrap_or_else(|| format!("pod group {group}")),
             queue: gang.map(|gang| gang.queue.to_string()),
             pod_group: Some(group.clone()),
             beneficiary,
@@ -266,6 +274,14 @@ impl Lookup<'_> {
 /// The workload of a gang as people name it.
 fn workload(gang: &Gang) -> String {
     format!("{} {}", gang.workload_kind, gang.workload_name)
+}
+
+/// `Deployment llm` of `Deployment team/llm`.
+fn without_namespace(workload: &str) -> String {
+    match workload.rsplit_once(' ') {
+        Some((kind, name)) => format!("{kind} {}", name.rsplit('/').next().unwrap_or(name)),
+        None => workload.to_owned(),
+    }
 }
 
 /// The node in the message of a Scheduled event: `team/llm is assigned to node h100-1 of node pool default`.
@@ -375,6 +391,41 @@ mod tests {
         assert_eq!(log.newest_first()[0].number, 3);
         log.add(&[], "kai-scheduler", &view("2026-01-01T11:10:00Z"));
         assert_eq!(log.newest_first().len(), 1);
+    }
+
+    /// A pod without an owner takes its pod group with it.
+    #[test]
+    fn a_workload_that_is_gone_keeps_the_name_that_people_know() {
+        let told = |annotations: Value| {
+            let evicted = event(
+                "1",
+                "Evict",
+                "2026-01-01T10:00:01Z",
+                "pg-gone-0-fc4b27ea",
+                "1 pod evicted",
+                annotations,
+            );
+            let mut log = DecisionLog::default();
+            log.add(&[evicted], "kai-scheduler", &view("2026-01-01T10:30:00Z"));
+            let decision = log.newest_first().remove(0);
+            (decision.workload, decision.beneficiary.map(|gang| gang.workload))
+        };
+        let mut annotations = json!({
+            "evictor-pod-group-name": "pg-winner-0-ed8916b3", "evictor-pod-group-namespace": "team",
+            "kai.scheduler/evicted-workload": "Pod team/gone-0", "kai.scheduler/evictor-workload": "Pod team/winner-0",
+        });
+        assert_eq!(
+            told(annotations.clone()),
+            ("Pod gone-0".to_owned(), Some("Pod winner-0".to_owned()))
+        );
+        for key in ["kai.scheduler/evicted-workload", "kai.scheduler/evictor-workload"] {
+            annotations.as_object_mut().unwrap().remove(key);
+        }
+        let by_pod_group = (
+            "pod group pg-gone-0-fc4b27ea".to_owned(),
+            Some("pod group pg-winner-0-ed8916b3".to_owned()),
+        );
+        assert_eq!(told(annotations), by_pod_group);
     }
 
     #[test]

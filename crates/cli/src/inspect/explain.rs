@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use kai_mirror::ExplanationView;
-use kai_view::{Amounts, ClusterView, Gang, Node, Pod, Queue};
+use kai_view::{Amounts, ClusterView, Gang, Node, Pod, PodLimit, Queue};
 use serde_json::json;
 
 use super::{Format, Origin, block_on, gpus, load, pending, queues, words};
@@ -232,6 +232,8 @@ fn pod_lines(view: &ClusterView, pod: &Pod, remedies: Option<&ExplanationView>, 
     facts.add_known("reason", pod.reason.as_deref());
     facts.add_known("node", pod.node.as_deref());
     facts.add("GPUs", words::pod_gpus(&pod.gpus));
+    let limit = pod.gpu_limit.as_ref().and_then(PodLimit::words);
+    facts.add_known("GPU limit", limit.as_deref());
     facts.add("since", words::age(pod.since, view.time));
     let gang = gang_of(view, pod);
     match gang {
@@ -305,21 +307,35 @@ fn pods_lines(view: &ClusterView, pods: &[&Pod], screen: Screen) -> Vec<String> 
     if pods.is_empty() {
         return Vec::new();
     }
-    let mut grid = Grid::new(&[
+    // A column of its own only where a pod was promised something: narrow terminals need the room.
+    let limit = |pod: &Pod| {
+        let promised = pod.gpu_limit.as_ref().and_then(|limit| limit.memory_mib);
+        promised.and_then(|mib| i64::try_from(mib).ok()).map(words::grouped)
+    };
+    let has_limits = pods.iter().any(|pod| limit(pod).is_some());
+    let mut columns = vec![
         ("POD", Align::Left),
         ("STATUS", Align::Left),
         ("NODE", Align::Left),
         ("GPUS", Align::Left),
         ("SINCE", Align::Right),
-    ]);
+    ];
+    if has_limits {
+        columns.insert(4, ("LIMIT MIB", Align::Right));
+    }
+    let mut grid = Grid::new(&columns);
     for pod in pods {
-        grid.row(vec![
+        let mut row: Vec<Cell> = vec![
             format!("{}/{}", pod.namespace, pod.name).into(),
             pod.status.name().into(),
             pod.node.as_deref().unwrap_or_default().into(),
             words::pod_gpus(&pod.gpus).into(),
             words::age(pod.since, view.time).into(),
-        ]);
+        ];
+        if has_limits {
+            row.insert(4, limit(pod).unwrap_or_default().into());
+        }
+        grid.row(row);
     }
     after_blank(grid.lines(screen))
 }
@@ -440,6 +456,7 @@ fn node_lines(view: &ClusterView, node: &Node, pods: &[&Pod], wide: bool, screen
                 words::or_unknown(node.gpu_memory_mib.map(words::grouped))
             ),
         );
+        facts.add("GPU limits", node.gpu_enforcement.words());
         facts.add("unhealthy GPUs", words::or_unknown(node.gpus_unhealthy));
     }
     let mut lines = facts.0.lines(screen);

@@ -6,7 +6,8 @@ use clap::Args;
 use kai_view::{ClusterView, GpuState, Node};
 use serde_json::json;
 
-use super::{Format, Origin, block_on, lines_or, load, words};
+use super::words::{self, UserMemory};
+use super::{Format, Origin, block_on, lines_or, load};
 use crate::grid::{Align, Cell, Grid, Screen};
 
 /// The flags of `kai gpus`.
@@ -75,6 +76,7 @@ pub(super) fn table(wide: bool) -> Grid {
         columns.extend([
             ("CPU", Align::Right),
             ("MEMORY", Align::Right),
+            ("LIMITS", Align::Left),
             ("UUID", Align::Left),
             ("GPU GROUP", Align::Left),
         ]);
@@ -92,19 +94,33 @@ pub(super) fn rows(grid: &mut Grid, node: &Node, wide: bool) {
     ];
     if wide {
         let (cpu, memory) = words::node_usage(node);
-        first.extend([cpu.into(), memory.into(), Cell::default(), Cell::default()]);
+        let tier = words::tier(node);
+        first.extend([cpu.into(), memory.into(), tier.into(), Cell::default(), Cell::default()]);
     }
     grid.row(first);
     for (at, gpu) in node.gpus.iter().enumerate() {
-        let shares = gpu.state == GpuState::Shared;
+        let memory = match (gpu.state, wide) {
+            (GpuState::Shared, true) => UserMemory::ShareAndLimit,
+            (GpuState::Shared, false) => UserMemory::Share,
+            (
+                GpuState::Idle
+                | GpuState::Whole
+                | GpuState::TimeSliced
+                | GpuState::Held
+                | GpuState::Unhealthy
+                | GpuState::Unknown,
+                _,
+            ) => UserMemory::Hidden,
+        };
         let mut row = vec![
             format!("  {at}").into(),
             words::gpu_bar(gpu, node),
             words::gpu_memory(gpu, node).into(),
-            words::users(&gpu.pods, shares).into(),
+            words::users(&gpu.pods, memory).into(),
         ];
         if wide {
             row.extend([
+                Cell::default(),
                 Cell::default(),
                 Cell::default(),
                 gpu.uuid.as_deref().unwrap_or_default().into(),
@@ -119,10 +135,10 @@ pub(super) fn rows(grid: &mut Grid, node: &Node, wide: bool) {
             format!("  {name}").into(),
             bar,
             count.into(),
-            words::users(&slices.pods, false).into(),
+            words::users(&slices.pods, UserMemory::Hidden).into(),
         ];
         if wide {
-            row.extend([Cell::default(), Cell::default(), Cell::default(), Cell::default()]);
+            row.extend(std::iter::repeat_n(Cell::default(), 5));
         }
         grid.row(row);
     }

@@ -1,7 +1,8 @@
 //! Words and cells that several commands show.
 
 use kai_view::{
-    Amounts, Gpu, GpuAmount, GpuState, GpuUser, List, MissingList, Node, PodGpus, PodStatus, Slices, SlicesKind, Time,
+    Amounts, EnforcementTier, Gpu, GpuAmount, GpuState, GpuUser, List, MissingList, Node, PodGpus, PodStatus, Slices,
+    SlicesKind, Time,
 };
 
 use crate::draw::{DIM, GREEN, RED, YELLOW, bar_of, bytes, number};
@@ -160,14 +161,29 @@ pub(super) fn gpu_memory(gpu: &Gpu, node: &Node) -> String {
     }
 }
 
-/// The pods of a GPU or of slices. A shared GPU shows the MiB of each.
-pub(super) fn users(pods: &[GpuUser], with_memory: bool) -> String {
+/// What [`users`] says about the memory of pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum UserMemory {
+    /// Nothing: a pod has the whole GPU.
+    Hidden,
+    /// The MiB that count in scheduling.
+    Share,
+    /// Also the limit that was promised.
+    ShareAndLimit,
+}
+
+/// The pods of a GPU or of slices.
+pub(super) fn users(pods: &[GpuUser], memory: UserMemory) -> String {
     let words = pods.iter().map(|pod| {
         let mut text = format!("{}/{}", pod.namespace, pod.name);
-        match pod.mib.filter(|_| with_memory) {
+        match pod.mib.filter(|_| memory != UserMemory::Hidden) {
             Some(mib) => text.push_str(&format!(" {}", grouped(mib))),
             None if pod.slices > 1 => text.push_str(&format!(" x{}", pod.slices)),
             None => {}
+        }
+        let limit = pod.limit_mib.filter(|_| memory == UserMemory::ShareAndLimit);
+        if let Some(mib) = limit.and_then(|mib| i64::try_from(mib).ok()) {
+            text.push_str(&format!(" limit {}", grouped(mib)));
         }
         match pod.status {
             PodStatus::Running => {}
@@ -231,6 +247,14 @@ pub(super) fn node_notes(node: &Node) -> Cell {
         note("cordoned", Some(YELLOW));
     }
     cell
+}
+
+/// The tier of a node with GPUs, in a word.
+pub(super) fn tier(node: &Node) -> String {
+    match node.gpus.is_empty() && node.slices.is_empty() {
+        true => String::new(),
+        false => or_unknown(node.gpu_enforcement.tier.map(EnforcementTier::name)),
+    }
 }
 
 /// Used and allocatable CPU and memory of a node.

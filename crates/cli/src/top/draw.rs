@@ -312,6 +312,7 @@ mod tests {
             ("waiting", "3"),
             ("pods", "4"),
             ("node", "1\n"),
+            ("shared_node", "1jjj\n"),
             ("gang", "3\n"),
             ("help", "?"),
         ] {

@@ -322,6 +322,7 @@ pub(super) mod tests {
             status,
             node: (status != PodStatus::Pending).then(|| "h100-0".into()),
             gpus: PodGpus::Whole { devices: 1 },
+            gpu_limit: None,
             gpu_groups: Vec::new(),
             created: "2026-01-31T12:00:00Z".parse().unwrap(),
             since: Some("2026-01-31T12:00:00Z".parse().unwrap()),

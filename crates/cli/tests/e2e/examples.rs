@@ -184,6 +184,31 @@ fn example_half_a_gpu() {
     });
 }
 
+#[test]
+fn example_gpu_limits() {
+    const MIB: u64 = 1 << 20;
+    scenario(&playground(), async |cluster| {
+        apply(cluster, example!("gpu-limits.yaml")).await;
+        let both_run = |cluster: &Cluster| cluster.runs("notebook") && cluster.runs("serving");
+        cluster.until("both run", both_run).await;
+        cluster.until_waiting("elsewhere", "don't limit GPU memory").await;
+        assert!(!cluster.runs("elsewhere"));
+        let mut pods = cluster.pods();
+        pods.retain(|pod| name(pod) != "elsewhere");
+        assert_eq!(gpu_groups_of(&pods).len(), 1);
+        let limit = |pod: &str| {
+            let containers = cluster.kubelets.gpu_facts().containers;
+            let found = containers
+                .into_iter()
+                .find(|container| *container.pod.name == *pod)
+                .unwrap();
+            found.limits[0].1.unwrap() / MIB
+        };
+        assert_eq!(limit("notebook"), 40 * 1024);
+        assert_eq!(limit("serving"), 81_559 / 2);
+    });
+}
+
 /// The cluster of the examples under `kai simulate` has the nodes of the playground.
 #[test]
 fn example_cluster_has_the_nodes_of_the_playground() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kai_api::Object;
+use kai_embedded::kubelet::{AUDIT_PERIOD, EVENT_MISSING, LimitedContainer};
 use kai_embedded::server::{DeleteOptions, Faults, Selector, StoreHandle};
 use serde_json::{Value, json};
 
@@ -25,6 +26,8 @@ const SAMPLE: Duration = Duration::from_secs(5);
 /// A pod that fits runs within this time.
 const SOON: Duration = Duration::from_secs(120);
 const GLANCE: Duration = Duration::from_millis(500);
+/// An audit takes this long at most, and its event another moment.
+const AUDIT_SLACK: Duration = Duration::from_secs(5);
 const RESERVATIONS: &str = kai_api::keys::RESERVATION;
 
 /// The summary of one run.
@@ -139,13 +142,41 @@ impl<'a> FaultRun<'a> {
 
     /// Broken invariants of those that hold at every moment.
     fn found(&self) -> Vec<String> {
-        self.cluster.found().into_iter().chain(self.processes.ended()).collect()
+        let found = self.cluster.found().into_iter().chain(self.processes.ended());
+        found.chain(self.lost_limits_without_event()).collect()
+    }
+
+    /// A container whose limit is lost is reported within the period of the agent's audit.
+    fn lost_limits_without_event(&self) -> Vec<String> {
+        let is_due = |container: &LimitedContainer| {
+            let noticeable = container
+                .noticeable_for
+                .is_some_and(|time| time > AUDIT_PERIOD + AUDIT_SLACK);
+            noticeable && container.tier == kai_api::EnforcementTier::Driver
+        };
+        let mut containers = self.cluster.kubelets.gpu_facts().containers;
+        containers.retain(is_due);
+        if containers.is_empty() {
+            return Vec::new();
+        }
+        let events = self.store.list("events", "", &Selector::everything()).unwrap().objects;
+        let is_told = |container: &LimitedContainer| {
+            let about = |event: &Value| event["involvedObject"]["uid"] == *container.uid;
+            let mut events = events.iter().map(|event| event.to_value());
+            events.any(|event| event["reason"] == EVENT_MISSING && about(&event))
+        };
+        containers.retain(|container| !is_told(container));
+        let words = containers.iter();
+        words
+            .map(|container| format!("pod {} lost its limit, and no event says so", container.pod))
+            .collect()
     }
 
     /// Broken invariants of those that hold in a stable cluster.
     fn found_when_settled(&self) -> Vec<String> {
         let found = self.cluster.found_when_settled().into_iter();
-        found.chain(self.processes.ended()).collect()
+        let found = found.chain(self.processes.ended());
+        found.chain(self.lost_limits_without_event()).collect()
     }
 
     /// Adds all objects to the digest: equal plans end with equal objects, byte by byte.
@@ -231,6 +262,16 @@ impl<'a> FaultRun<'a> {
             }
             Step::Outage(on) => self.injector.set_outage(*on),
             Step::Forget => self.cluster.server().unwrap().compact_history(),
+            Step::Limits { node, fault } => {
+                let name = &self.plan.nodes[*node].name;
+                // The node may be deleted.
+                let _ = self.cluster.kubelets.inject(name, fault).await;
+            }
+            Step::RestartContainers(pick) => {
+                if let Some(pod) = self.pick("default", *pick) {
+                    self.cluster.kubelets.restart_containers("default", &pod);
+                }
+            }
         }
     }
 
@@ -319,6 +360,7 @@ impl<'a> FaultRun<'a> {
             let name = &self.plan.nodes[node].name;
             self.cluster.kubelets.reject_next(name, 0);
             self.cluster.kubelets.set_ready(name, true).await.unwrap();
+            self.cluster.kubelets.heal_limits(name).await.unwrap();
             for index in 0..self.cluster.kubelets.gpus_on(name).len() {
                 self.cluster.kubelets.set_gpu_health(name, index, true).await.unwrap();
             }

@@ -12,6 +12,8 @@ mod fault_run;
 mod harness;
 mod incidents;
 mod injector;
+mod limit_incidents;
+mod limits;
 mod lost_reservations;
 mod other_scheduler;
 mod plan;

@@ -1,10 +1,11 @@
 //! The plan of a run, derived from its seed: nodes, queues, steps, and the rates of faults.
 
-use kai_embedded::kubelet::NodeTemplate;
+use kai_embedded::kubelet::{LimitFault, NodeTemplate};
 use serde_json::Value;
 
 use crate::harness::manifest::queue;
 use crate::injector::Rates;
+use crate::limits;
 use crate::pods;
 use crate::processes::Layout;
 use crate::random::SeededRandom;
@@ -65,6 +66,10 @@ pub(crate) enum Step {
     Outage(bool),
     /// The API server forgets its history: all watches start over.
     Forget,
+    /// The limits of GPU memory on a node misbehave, or are repaired.
+    Limits { node: usize, fault: LimitFault },
+    /// The containers of one of the pods end, and their kubelet starts them again.
+    RestartContainers(u64),
 }
 
 impl Step {
@@ -72,6 +77,8 @@ impl Step {
     pub(crate) fn fault(&self) -> Option<&'static str> {
         match self {
             Step::Create { .. } | Step::Delete(_) | Step::End(_) | Step::AddNode(_) | Step::Cordon(..) => None,
+            Step::Limits { fault, .. } => limits::kind(fault),
+            Step::RestartContainers(_) => Some("containers restarted"),
             Step::EndDoubles
             | Step::Gpu { healthy: true, .. }
             | Step::Ready(_, true)
@@ -98,7 +105,9 @@ impl Step {
 impl Plan {
     pub(crate) fn drawn(seed: u64) -> Plan {
         let mut random = SeededRandom::new(seed);
-        let nodes = nodes(&mut random);
+        let mut nodes = nodes(&mut random);
+        let mut of_limits = limits::random(seed);
+        limits::equip(&mut of_limits, &mut nodes);
         let queues = vec![
             queue("team", None, 3.0, random.of(&[-1.0, 3.0, 4.0])),
             queue("a", Some("team"), 1.0, -1.0),
@@ -109,10 +118,12 @@ impl Plan {
         let rates = Rates::drawn(&mut random);
         let count = STEPS.0 + random.roll(STEPS.1 - STEPS.0 + 1);
         let steps = (0..usize::try_from(count).unwrap()).map(|number| step(&mut random, number, &nodes));
+        let mut steps: Vec<(Step, u64)> = steps.collect();
+        limits::insert_faults(&mut of_limits, &nodes, &mut steps);
         Plan {
             seed,
             layout,
-            steps: steps.collect(),
+            steps,
             nodes,
             queues,
             rates,

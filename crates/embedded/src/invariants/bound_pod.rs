@@ -12,6 +12,10 @@ pub(super) struct BoundPod {
     pub(super) is_reservation: bool,
     pub(super) reserved: Option<String>,
     pub(super) group: Option<String>,
+    /// Whether its pod has to run where GPU memory is limited.
+    pub(super) requires_limit: bool,
+    /// MiB of each GPU that the binder promised as the limit.
+    pub(super) promised_mib: Option<i64>,
     /// `spec.schedulerName`.
     scheduler: String,
     /// Whether the pod runs, so that a kubelet has admitted it.
@@ -32,6 +36,8 @@ impl BoundPod {
             is_reservation: reservation_pods.contains(pod),
             reserved: pod.metadata.annotations.text(keys::RESERVED_GPU).map(str::to_owned),
             group: label(keys::GPU_GROUP),
+            requires_limit: pod.metadata.annotations.text(keys::GPU_ENFORCEMENT) == Some("required"),
+            promised_mib: pod.metadata.annotations.text(keys::GPU_LIMITS).and_then(promised_mib),
             scheduler: pod.scheduler_name().to_owned(),
             runs: spec.phase == PodPhase::Running,
             spec,
@@ -79,4 +85,10 @@ impl BoundPod {
             GpuRequest::None | GpuRequest::Whole { .. } | GpuRequest::Mig { .. } => None,
         }
     }
+}
+
+/// The limit in the binder's annotation.
+fn promised_mib(annotation: &str) -> Option<i64> {
+    let limits: serde_json::Value = serde_json::from_str(annotation).ok()?;
+    limits["memoryMiB"].as_i64()
 }

@@ -2,6 +2,7 @@
 //!
 //! - `always`: at every instant, no node, GPU or queue is allocated beyond its capacity or limit.
 //! - `gpu_assignments`: at every instant, the same by the GPUs that pods really use.
+//! - `gpu_limits`: at every instant, no container runs without the limit of GPU memory that it was promised.
 //! - `settled`: once all controllers have finished, gangs run with their minimum or not at all, every waiting pod has a reason, and every
 //!   reservation pod has a user.
 //!
@@ -11,6 +12,7 @@
 mod always;
 mod bound_pod;
 mod gpu_assignments;
+mod gpu_limits;
 mod settled;
 mod state;
 mod watcher;

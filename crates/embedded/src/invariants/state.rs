@@ -116,6 +116,12 @@ impl State {
         self.bound.get(key).filter(|pod| pod.spec.uid == uid)
     }
 
+    /// The value of a node's label.
+    pub(super) fn node_label(&self, node: &str, key: &str) -> Option<&str> {
+        let node_state = self.nodes.get(&ObjectKey::new("", node))?;
+        node_state.node.metadata.labels.text(key)
+    }
+
     /// The memory of each GPU of a node.
     pub(super) fn gpu_memory_mib(&self, node: &str) -> Option<i64> {
         self.nodes.get(&ObjectKey::new("", node))?.gpu_memory_mib

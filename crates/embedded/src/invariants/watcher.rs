@@ -11,6 +11,7 @@ use tokio::task::AbortHandle;
 use crate::kubelet::Kubelets;
 
 use super::gpu_assignments::GpuAssignments;
+use super::gpu_limits;
 use super::state::State;
 use super::{Snapshot, Violation};
 
@@ -60,8 +61,10 @@ impl Watcher {
         all.extend(snapshot.violations_when_settled());
         let state = State::of(&snapshot);
         let mut assignments = self.assignments.lock();
-        assignments.update(self.kubelets.pod_gpus(), &state);
+        let facts = self.kubelets.gpu_facts();
         let mut found = Vec::new();
+        gpu_limits::check(&facts, &state, &mut found);
+        assignments.update(facts.pod_gpus, &state);
         assignments.check(&state, &mut found);
         assignments.check_settled(&state, &mut found);
         all.extend(found);
@@ -108,7 +111,9 @@ async fn check(
         let mut violations = state.violations();
         {
             let mut assignments = assignments.lock();
-            assignments.update(kubelets.pod_gpus(), &state);
+            let facts = kubelets.gpu_facts();
+            gpu_limits::check(&facts, &state, &mut violations);
+            assignments.update(facts.pod_gpus, &state);
             assignments.check(&state, &mut violations);
         }
         found.lock().extend(violations);

@@ -7,9 +7,11 @@
 //! | `node` | one node: capacity, admitted pods, choice of devices; pure |
 //! | `pod_lifecycle`, `pod_status` | the stages of a pod from admission to removal, and the statuses that the kubelet writes |
 //! | `eviction` | evictions under memory pressure |
+//! | `limits` | limits of GPU memory: the node agent's preparation of containers, its hook and the driver; pure but for directories |
 //! | `pod_gpus` | the GPUs that each pod uses, for the invariants |
 
 mod eviction;
+mod limits;
 mod node;
 mod node_template;
 mod nodes_file;
@@ -29,9 +31,10 @@ use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+pub use limits::{AUDIT_PERIOD, EVENT_MISSING, Enforce, LimitFault, LimitedContainer, MemoryLimitFaults};
 use node::SimulatedNode;
 pub use node_template::{Delays, NodeTemplate, NodesFile};
-pub use pod_gpus::PodGpus;
+pub use pod_gpus::{GpuFacts, PodGpus};
 
 /// Pod annotation: the seconds after which the pod ends by itself.
 pub const RUN_SECONDS: &str = "sim.kai.scheduler/run-seconds";
@@ -130,8 +133,16 @@ impl Kubelets {
             serde_json::from_value(json!({ "metadata": { "name": name }, "status": { "allocatable": allocatable } }))
                 .map_err(|error| format!("node {name}: {error}"))?;
         let spec = read.read().map_err(|problem| format!("node {name}: {problem}"))?.value;
-        let node = SimulatedNode::new(template, name, (spec.cpu_milli, spec.memory_bytes))?;
+        let node = SimulatedNode::new(
+            template,
+            name,
+            (spec.cpu_milli, spec.memory_bytes),
+            self.inner.now_seconds(),
+        )?;
         object["metadata"]["name"] = name.into();
+        if let Some(limits) = &node.limits {
+            object["metadata"]["labels"][kai_api::keys::GPU_ENFORCEMENT] = limits.enforcement().tier.name().into();
+        }
         self.lock().nodes.insert(name.to_owned(), node);
         let client = &self.inner.context.client;
         match client.create(&kai_api::Node::RESOURCE, "", object).await {
@@ -169,6 +180,17 @@ impl Kubelets {
                     "lastHeartbeatTime": now, "lastTransitionTime": now,
                 }));
             }
+            if let Some(limits) = &node.limits {
+                let enforcement = limits.enforcement();
+                let (status, reason) = match enforcement.tier.limits_memory() {
+                    true => ("True", "Enforced"),
+                    false => ("False", "NotEnforced"),
+                };
+                conditions.push(json!({
+                    "type": kai_api::keys::NODE_GPU_LIMITS, "status": status, "reason": reason,
+                    "message": format!("{} (simulated GPUs)", enforcement.summary()), "lastHeartbeatTime": now, "lastTransitionTime": now,
+                }));
+            }
             json!({ "status": {
                 "capacity": capacity,
                 "allocatable": allocatable,
@@ -182,6 +204,22 @@ impl Kubelets {
         let client = &self.inner.context.client;
         let written = client.patch(target, Part::Status, Patch::Merge(status)).await;
         written.map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Writes the node's tier, as a label and in its status.
+    async fn write_enforcement(&self, name: &str) -> Result<(), String> {
+        let tier = {
+            let state = self.lock();
+            let limits = state.nodes.get(name).and_then(|node| node.limits.as_ref());
+            limits.map(|limits| limits.enforcement().tier)
+        };
+        let Some(tier) = tier else { return Ok(()) };
+        let target = Target::of::<kai_api::Node>("", name);
+        let body = json!({ "metadata": { "labels": { kai_api::keys::GPU_ENFORCEMENT: tier.name() } } });
+        let client = &self.inner.context.client;
+        let labelled = client.patch(target, Part::Object, Patch::Merge(body)).await;
+        labelled.map(drop).map_err(|error| error.to_string())?;
+        self.write_node_status(name).await
     }
 
     /// Deletes a node and its pods.
@@ -297,7 +335,7 @@ impl Kubelets {
                 }
             }
         });
-        tokio::join!(watch, work);
+        tokio::join!(watch, work, self.run_audits());
     }
 
     fn pods_of(&self, node: &str) -> Vec<ObjectKey> {

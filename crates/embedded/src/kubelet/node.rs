@@ -11,6 +11,7 @@ use kai_node::reservation_annotator::ReleasedGpus;
 
 use tokio::time::Instant;
 
+use super::limits::NodeLimits;
 use super::node_template::NodeTemplate;
 
 /// A simulated node.
@@ -18,6 +19,8 @@ use super::node_template::NodeTemplate;
 pub(super) struct SimulatedNode {
     pub(super) template: NodeTemplate,
     pub(super) gpus: Option<NodeGpus>,
+    /// Limits of GPU memory; `None` on a node without GPUs or without kai's node agent.
+    pub(super) limits: Option<NodeLimits>,
     pub(super) ready: bool,
     /// The number of next pods that the kubelet rejects; set by tests.
     pub(super) rejections: u32,
@@ -56,9 +59,15 @@ pub(super) struct Rejection {
 }
 
 impl SimulatedNode {
-    pub(super) fn new(template: &NodeTemplate, name: &str, allocatable: (i64, i64)) -> Result<SimulatedNode, String> {
+    pub(super) fn new(
+        template: &NodeTemplate,
+        name: &str,
+        allocatable: (i64, i64),
+        now_seconds: u64,
+    ) -> Result<SimulatedNode, String> {
         Ok(SimulatedNode {
             gpus: template.gpus(name)?,
+            limits: template.limits(name, now_seconds)?,
             template: template.clone(),
             ready: true,
             rejections: 0,
@@ -102,6 +111,9 @@ impl SimulatedNode {
 
     /// Frees the resources of the pod.
     pub(super) fn release(&mut self, uid: &str) {
+        if let Some(limits) = &mut self.limits {
+            limits.release(uid);
+        }
         let Some(admitted) = self.pods.remove(uid) else { return };
         if admitted.is_reservation {
             let gpus = admitted.gpu_uuids().into_iter();

@@ -9,6 +9,8 @@ use kai_node::in_process::{NodeGpus, Setup};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::limits::NodeLimits;
+
 /// A file of simulated nodes.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
@@ -49,6 +51,9 @@ pub struct NodeTemplate {
     /// GPUs by profile and count, with MIG partitions: `h100:8`, `a100-40:4/1g.5gb*7`. Empty for a node without GPUs.
     #[serde(default)]
     pub gpus: String,
+    /// Version of the GPU driver; that of the profile if missing. From 615 on the driver limits the GPU memory of containers.
+    #[serde(default)]
+    pub driver: Option<String>,
     /// Cores.
     #[serde(default = "default_cpu")]
     pub cpu: String,
@@ -108,6 +113,7 @@ impl NodeTemplate {
             name: name.to_owned(),
             count: None,
             gpus: gpus.to_owned(),
+            driver: None,
             cpu: default_cpu(),
             memory: default_memory(),
             pods: default_pods(),
@@ -147,7 +153,7 @@ impl NodeTemplate {
             return Ok(None);
         }
         let refuse = |problem: String| format!("node {:?}: gpus is {:?}: {problem}", self.name, self.gpus);
-        let settings: Settings = self.gpus.parse().map_err(|error| refuse(format!("{error}")))?;
+        let settings = self.settings(name).map_err(refuse)?;
         if settings.gpus.iter().any(|gpus| gpus.count == 0) {
             return Err(refuse(
                 "a count is 0; write 1 or more, or leave gpus out for a node without GPUs".to_owned(),
@@ -157,8 +163,23 @@ impl NodeTemplate {
             setup.policy.sharing = Sharing::of_gpus(replicas, Rename::Keep)
                 .map_err(|invalid| format!("node {:?}: replicas: {}", self.name, invalid.problem()))?;
         }
-        let gpus = NodeGpus::fake(&settings.seeded(name), setup).map_err(|error| refuse(format!("{error}")))?;
+        let gpus = NodeGpus::fake(&settings, setup).map_err(|error| refuse(format!("{error}")))?;
         Ok(Some(gpus))
+    }
+
+    /// The fake GPUs of the node of this name.
+    fn settings(&self, name: &str) -> Result<Settings, String> {
+        let mut settings: Settings = self.gpus.parse().map_err(|error| format!("{error}"))?;
+        settings.driver_version = self.driver.clone().or(settings.driver_version);
+        Ok(settings.seeded(name))
+    }
+
+    /// The limits of GPU memory on the node of this name; `None` without GPUs and without kai's node agent.
+    pub(super) fn limits(&self, name: &str, now_seconds: u64) -> Result<Option<NodeLimits>, String> {
+        if self.gpus.is_empty() || !self.agent {
+            return Ok(None);
+        }
+        NodeLimits::new(&self.settings(name)?, now_seconds).map(Some)
     }
 
     /// The Node object, without status.

@@ -98,6 +98,15 @@ fn check_node(node: &NodeTemplate) -> Result<(), String> {
             ));
         }
     }
+    if let Some(driver) = &node.driver {
+        let is_number =
+            |part: &str| !part.is_empty() && part.len() <= 5 && part.bytes().all(|byte| byte.is_ascii_digit());
+        if node.gpus.is_empty() || !driver.split('.').all(is_number) {
+            return Err(format!(
+                "driver is {driver:?}; write the version of a GPU driver, for instance \"615.71.09\", on a node with gpus"
+            ));
+        }
+    }
     for taint in &node.taints {
         let effect = taint["effect"].as_str().unwrap_or_default();
         let key = taint["key"].as_str().unwrap_or_default();
@@ -208,6 +217,19 @@ mod tests {
             "nodes: [{name: a, taints: [{key: k, value: 5, effect: NoSchedule}]}]",
             &["node \"a\"", "taints", "quotes"],
         );
+    }
+
+    #[test]
+    fn the_driver_has_a_version_and_gpus() {
+        check_refused(
+            "nodes: [{name: a, gpus: 'h100:1', driver: new}]",
+            &["node \"a\"", "driver", "615.71.09"],
+        );
+        check_refused(
+            "nodes: [{name: a, driver: '615.1'}]",
+            &["node \"a\"", "driver", "with gpus"],
+        );
+        assert!(NodesFile::parse("nodes: [{name: a, gpus: 'h100:1', driver: '615.71.09'}]").is_ok());
     }
 
     #[test]

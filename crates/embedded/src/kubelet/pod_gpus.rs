@@ -4,7 +4,8 @@
 use kai_api::{ObjectKey, keys};
 use serde_json::Value;
 
-use super::Kubelets;
+use super::limits::LimitedContainer;
+use super::{Kubelets, Stage, State};
 
 /// The GPUs of a pod on a simulated node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,29 +20,35 @@ pub struct PodGpus {
     pub allocated: Vec<String>,
     /// UUIDs of the GPUs that the pod shares: the containers get them from a ConfigMap.
     pub shared: Vec<String>,
+    /// Whether its containers run.
+    pub runs: bool,
+}
+
+/// What is true about GPUs on all nodes at one instant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GpuFacts {
+    /// The GPUs of all pods with GPUs.
+    pub pod_gpus: Vec<PodGpus>,
+    /// The containers with GPU shares on nodes whose driver can limit GPU memory.
+    pub containers: Vec<LimitedContainer>,
+    /// Limits in the drivers' records that belong to no container with a GPU share, as sentences.
+    pub stray_limits: Vec<String>,
 }
 
 impl Kubelets {
+    /// What is true about GPUs now.
+    pub fn gpu_facts(&self) -> GpuFacts {
+        let state = self.lock();
+        GpuFacts {
+            pod_gpus: state.pod_gpus(),
+            containers: state.limited_containers(),
+            stray_limits: state.stray_limits(),
+        }
+    }
+
     /// The GPUs of all pods with GPUs.
     pub fn pod_gpus(&self) -> Vec<PodGpus> {
-        let state = self.lock();
-        let mut all: Vec<PodGpus> = state
-            .pods
-            .iter()
-            .filter_map(|(key, record)| {
-                let admitted = state.nodes.get(&record.node)?.admitted_pod(&record.uid)?;
-                Some(PodGpus {
-                    pod: key.clone(),
-                    uid: record.uid.clone(),
-                    node: record.node.clone(),
-                    allocated: admitted.gpu_uuids(),
-                    shared: admitted.shared.clone(),
-                })
-            })
-            .filter(|pod_gpus| !pod_gpus.allocated.is_empty() || !pod_gpus.shared.is_empty())
-            .collect();
-        all.sort_by(|a, b| a.pod.cmp(&b.pod));
-        all
+        self.lock().pod_gpus()
     }
 
     /// UUIDs of the GPUs that the kubelet allocated to a pod.
@@ -57,6 +64,44 @@ impl Kubelets {
         let found = self.pod_gpus().into_iter().find(|pod_gpus| pod_gpus.pod == pod);
         found.map(|pod_gpus| pod_gpus.shared).unwrap_or_default()
     }
+}
+
+impl State {
+    fn pod_gpus(&self) -> Vec<PodGpus> {
+        let mut all: Vec<PodGpus> = self
+            .pods
+            .iter()
+            .filter_map(|(key, record)| {
+                let admitted = self.nodes.get(&record.node)?.admitted_pod(&record.uid)?;
+                Some(PodGpus {
+                    pod: key.clone(),
+                    uid: record.uid.clone(),
+                    node: record.node.clone(),
+                    allocated: admitted.gpu_uuids(),
+                    shared: admitted.shared.clone(),
+                    runs: matches!(record.stage, Stage::Running { .. }),
+                })
+            })
+            .filter(|pod_gpus| !pod_gpus.allocated.is_empty() || !pod_gpus.shared.is_empty())
+            .collect();
+        all.sort_by(|a, b| a.pod.cmp(&b.pod));
+        all
+    }
+}
+
+/// The name of the container that shares GPUs: the one whose variable comes from a ConfigMap.
+pub(super) fn sharing_container(pod: &Value) -> &str {
+    let lists = ["containers", "initContainers"].map(|list| pod["spec"][list].as_array());
+    let mut containers = lists.into_iter().flatten().flatten();
+    let shares = |container: &&Value| {
+        let variables = container["env"].as_array().into_iter().flatten();
+        let mut visible = variables.filter(|variable| variable["name"] == keys::ENV_VISIBLE_DEVICES);
+        visible.any(|variable| variable["valueFrom"]["configMapKeyRef"]["name"].is_string())
+    };
+    let found = containers.find(shares);
+    found
+        .and_then(|container| container["name"].as_str())
+        .unwrap_or_default()
 }
 
 /// The GPUs that the pod's containers get from this ConfigMap, as UUIDs or as CDI names. Only `env` counts, because it overrides

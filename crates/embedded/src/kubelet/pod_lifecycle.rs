@@ -160,6 +160,14 @@ impl Inner {
                 return Ok(WorkResult::RequeueAfter(RETRY_PERIOD));
             }
         }
+        if let Err(message) = self.start_containers(record, &shared).await {
+            // The messages of two attempts differ, so that the watch shows each: only the time may start the next one.
+            let since = Instant::now() + RETRY_PERIOD;
+            self.set_stage(key, record, Stage::Starting { since });
+            let status = pod_status::waiting(&record.object, &now, "RunContainerError", &message);
+            self.write(key, status).await?;
+            return Ok(WorkResult::RequeueAfter(RETRY_PERIOD));
+        }
         if let Some(node) = self.lock().nodes.get_mut(&record.node) {
             node.share(&record.uid, shared);
         }
@@ -169,6 +177,39 @@ impl Inner {
         self.set_stage(key, record, Stage::Running { since: Instant::now() });
         self.annotate_reservation_pod(key, record).await?;
         Ok(WorkResult::RequeueAfter(Duration::ZERO))
+    }
+
+    /// Starts the containers of a pod that shares GPUs on a node with limits: the agent prepares, and the runtime runs the hook. `Err` is
+    /// the message of the container that does not start.
+    async fn start_containers(&self, record: &PodRecord, shared: &[String]) -> Result<(), String> {
+        let prepared = {
+            let mut state = self.lock();
+            let limits = state.nodes.get_mut(&record.node).and_then(|node| node.limits.as_mut());
+            let (Some(limits), false) = (limits, shared.is_empty()) else {
+                return Ok(());
+            };
+            let pod: kai_api::Pod =
+                serde_json::from_value((*record.object).clone()).map_err(|error| error.to_string())?;
+            let container = pod_gpus::sharing_container(&record.object);
+            let spec = limits.prepare(&pod, &record.object, container, shared)?;
+            (spec, limits.slow_runtime_seconds())
+        };
+        let (spec, pause) = prepared;
+        if pause > 0 {
+            tokio::time::sleep(Duration::from_secs(pause)).await;
+        }
+        let mut state = self.lock();
+        let node = state.nodes.get_mut(&record.node);
+        // The node or the pod may have gone meanwhile.
+        let node = node.filter(|node| node.admitted_pod(&record.uid).is_some());
+        match node.and_then(|node| node.limits.as_mut()) {
+            Some(limits) => limits.start(&record.uid, spec, self.now_seconds()),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn now_seconds(&self) -> u64 {
+        u64::try_from(self.context.clock.now().as_second()).unwrap_or(0)
     }
 
     /// Records an event for each annotation whose value has no effect.

@@ -146,6 +146,17 @@ pub fn run(args: HookArgs, input: impl Read + Send + 'static) -> HookResult {
     finish(&args, &receipt)
 }
 
+/// Runs the hook with this driver on these containers, without a deadline: for simulated container runtimes.
+pub fn run_with(
+    args: &HookArgs,
+    input: impl Read,
+    driver: &dyn Driver,
+    place: &CgroupPlace,
+    now_seconds: u64,
+) -> HookResult {
+    finish(args, &hold(&args.request(), input, driver, place, now_seconds))
+}
+
 fn unanswered(request: &HoldRequest) -> Receipt {
     Receipt {
         container: request.container.clone(),

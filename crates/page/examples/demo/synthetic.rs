@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kai_view::{
-    Amounts, Beneficiary, ClusterView, Decision, DecisionKind, Gang, Gpu, GpuAmount, GpuState, GpuUser, Lender, Node,
-    NodeCondition, Pod, PodGpus, PodStatus, Queue, ReasonSource, Slices, SlicesKind, TextMap, Time, TopologyDomain,
-    Usage, VERSION,
+    Amounts, Beneficiary, ClusterView, Decision, DecisionKind, EnforcementTier, Gang, Gpu, GpuAmount, GpuState,
+    GpuUser, Lender, Node, NodeCondition, NodeEnforcement, Pod, PodGpus, PodLimit, PodStatus, Queue, ReasonSource,
+    Slices, SlicesKind, TextMap, Time, TopologyDomain, Usage, VERSION,
 };
 
 /// 2026-01-01T12:00:00Z.
@@ -461,6 +461,10 @@ impl Simulation {
                 .as_ref()
                 .map(|(node, _)| self.nodes[*node].name.as_str().into()),
             gpus: pod_gpus(pod.ask),
+            gpu_limit: match pod.ask {
+                Ask::Percent(percent) => Some(self.limit(pod, percent)),
+                Ask::Whole(_) | Ask::Slices(_) | Ask::Replicas(_) => None,
+            },
             gpu_groups: match (&pod.ask, &pod.place) {
                 (Ask::Percent(_), Some((node, gpus))) => vec![group(*node, gpus[0]).into()],
                 _ => Vec::new(),
@@ -469,6 +473,16 @@ impl Simulation {
             since: Some(time(pod.since)),
             reason: waits.then(|| self.reason(pod).into()),
             reason_source: waits.then_some(ReasonSource::Engine),
+        }
+    }
+
+    /// The limit of a pod with a part of a GPU: its share, or nothing yet.
+    fn limit(&self, pod: &SimPod, percent: i64) -> PodLimit {
+        let node = pod.place.as_ref().map(|(node, _)| &self.nodes[*node]);
+        PodLimit {
+            required: false,
+            tier: node.and_then(|node| enforcement(node.kind).tier),
+            memory_mib: node.map(|node| (node.memory_mib * percent / 100).unsigned_abs()),
         }
     }
 
@@ -547,6 +561,10 @@ impl Simulation {
             },
             foreign: false,
             mib,
+            limit_mib: match pod.ask {
+                Ask::Percent(percent) => self.limit(pod, percent).memory_mib,
+                Ask::Whole(_) | Ask::Slices(_) | Ask::Replicas(_) => None,
+            },
             slices,
         };
         let mut gpus: Vec<Gpu> = Vec::new();
@@ -632,7 +650,14 @@ impl Simulation {
                 .into(),
             ),
             topology: topology(node),
-            driver: (node.kind != NodeKind::Cordoned).then(|| "570.133.20".into()),
+            driver: match node.kind {
+                NodeKind::Plain => Some("615.71.09".into()),
+                NodeKind::Cordoned => None,
+                NodeKind::Mig(_) | NodeKind::TimeSliced(_) | NodeKind::Unified | NodeKind::Broken => {
+                    Some("570.133.20".into())
+                }
+            },
+            gpu_enforcement: enforcement(node.kind),
             labels: Arc::new(TextMap::from_entries(vec![
                 ("kai.scheduler/node-pool".into(), "datacenter".into()),
                 ("nvidia.com/gpu.memory".into(), node.memory_mib.to_string().into()),
@@ -754,6 +779,33 @@ fn topology(node: &SimNode) -> Vec<TopologyDomain> {
     ]
 }
 
+/// What the driver of such a node can do. The agent of the cordoned node has not come yet.
+fn enforcement(kind: NodeKind) -> NodeEnforcement {
+    let (tier, message) = match kind {
+        NodeKind::Plain => (
+            EnforcementTier::Driver,
+            "the driver limits the GPU memory of each container",
+        ),
+        NodeKind::Mig(_) => (
+            EnforcementTier::None,
+            "MIG slices need no limit: the hardware divides the memory",
+        ),
+        NodeKind::TimeSliced(_) | NodeKind::Broken => (
+            EnforcementTier::Watch,
+            "the driver is 570.133.20, and limits of GPU memory need 615; containers above their share are reported",
+        ),
+        NodeKind::Unified => (
+            EnforcementTier::Watch,
+            "GPU memory is system memory, which the driver does not limit; containers above their share are reported",
+        ),
+        NodeKind::Cordoned => return NodeEnforcement::default(),
+    };
+    NodeEnforcement {
+        tier: Some(tier),
+        message: Some(message.into()),
+    }
+}
+
 fn conditions(kind: NodeKind) -> Vec<NodeCondition> {
     let condition = |kind: &str, status: &str, reason: &str, message: &str| NodeCondition {
         kind: kind.into(),
@@ -770,7 +822,27 @@ fn conditions(kind: NodeKind) -> Vec<NodeCondition> {
         ),
         _ => condition("GPUsHealthy", "True", "AllHealthy", "all GPUs are healthy"),
     };
-    vec![
+    let limits = match enforcement(kind) {
+        NodeEnforcement {
+            tier: Some(tier),
+            message,
+        } => {
+            let holds = tier == EnforcementTier::Driver;
+            let (status, reason) = if holds {
+                ("True", "Enforced")
+            } else {
+                ("False", "NotEnforced")
+            };
+            Some(condition(
+                "GPULimits",
+                status,
+                reason,
+                message.as_deref().unwrap_or_default(),
+            ))
+        }
+        NodeEnforcement { tier: None, .. } => None,
+    };
+    let mut conditions = vec![
         gpus,
         condition("GPUSetupHealthy", "True", "NoProblems", "no problems were found"),
         condition(
@@ -780,7 +852,10 @@ fn conditions(kind: NodeKind) -> Vec<NodeCondition> {
             "kubelet has sufficient memory available",
         ),
         condition("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
-    ]
+    ];
+    conditions.extend(limits);
+    conditions.sort_by(|a, b| a.kind.cmp(&b.kind));
+    conditions
 }
 
 fn gpus(millionths: i64) -> GpuAmount {

@@ -371,6 +371,13 @@ fn large_cell(html: &mut Html, facts: &Facts<'_>, node: &Node, gpu: &Gpu) {
                 html.raw(" memory unknown");
             }
         }
+        if let Some(limit) = user
+            .limit_mib
+            .filter(|_| !whole)
+            .and_then(|mib| i64::try_from(mib).ok())
+        {
+            html.raw(" · limit ").mib(limit);
+        }
         if user.foreign {
             html.raw(" · other scheduler");
         }

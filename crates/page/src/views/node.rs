@@ -3,7 +3,7 @@
 use kai_view::Node;
 
 use super::gpus;
-use super::nodes::{health, is_well, model, percent};
+use super::nodes::{health, model, percent};
 use super::words::{head, panel};
 use crate::blocks::Blocks;
 use crate::facts::Facts;
@@ -68,6 +68,14 @@ fn facts_of(html: &mut Html, id: &str, node: &Node) {
         "of its own"
     });
     html.raw("</dd>");
+    if !node.gpus.is_empty() || !node.slices.is_empty() {
+        html.raw("<dt>limits of GPU memory</dt><dd>");
+        match node.gpu_enforcement.tier {
+            Some(_) => html.text(&node.gpu_enforcement.words()),
+            None => html.unknown(),
+        };
+        html.raw("</dd>");
+    }
     if let Some(strategy) = &node.mig_strategy {
         html.raw("<dt>MIG</dt><dd>strategy ").text(strategy).raw("</dd>");
     }
@@ -105,10 +113,10 @@ fn conditions(html: &mut Html, id: &str, node: &Node) {
         html.raw("<tr><th scope=\"row\">")
             .text(&condition.kind)
             .raw("</th><td>");
-        html.raw(if is_well(condition) {
-            "<span class=\"tag ok\">"
-        } else {
-            "<span class=\"tag bad\">"
+        html.raw(match (condition.is_problem(), condition.is_information()) {
+            (true, _) => "<span class=\"tag bad\">",
+            (false, true) => "<span class=\"tag\">",
+            (false, false) => "<span class=\"tag ok\">",
         });
         html.text(&condition.status)
             .raw("</span></td><td>")

@@ -154,17 +154,9 @@ pub(super) fn health(html: &mut Html, node: &Node) {
     }
 }
 
-/// Conditions that are not as they should be. `Ready` and conditions of health should be true, conditions of pressure false.
+/// Conditions that are not as they should be.
 pub(super) fn findings(node: &Node) -> impl Iterator<Item = &NodeCondition> {
-    node.conditions.iter().filter(|condition| !is_well(condition))
-}
-
-/// Whether a condition is as it should be.
-pub(super) fn is_well(condition: &NodeCondition) -> bool {
-    let should_be_true = ["Ready", "Healthy", "Applied"]
-        .iter()
-        .any(|end| condition.kind.ends_with(end));
-    condition.status == if should_be_true { "True" } else { "False" }
+    node.conditions.iter().filter(|condition| condition.is_problem())
 }
 
 /// GPUs that pods hold, in millionths; `None` = unknown.

@@ -225,6 +225,9 @@ pub(super) fn remedies(html: &mut Html, namespace: &str, pod: &str, explanation:
 pub(super) fn pod_facts(html: &mut Html, pod: &Pod) {
     html.raw("<dt>asks for</dt><dd>");
     pod_gpus(html, &pod.gpus);
+    if let Some(words) = pod.gpu_limit.as_ref().and_then(kai_view::PodLimit::words) {
+        html.raw("</dd><dt>limit of GPU memory</dt><dd>").text(&words);
+    }
     html.raw("</dd><dt>node</dt><dd>");
     match &pod.node {
         Some(node) => node_link(html, node),

@@ -2,7 +2,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kai_view::{
-    ClusterView, Gpu, GpuState, GpuUser, List, MissingList, OTHER_WORK, PodStatus, Slices, SlicesKind, Text, TextMap,
+    ClusterView, EnforcementTier, Gpu, GpuState, GpuUser, List, MissingList, NodeCondition, NodeEnforcement,
+    OTHER_WORK, PodLimit, PodStatus, Slices, SlicesKind, Text, TextMap,
 };
 
 use super::{Input, render};
@@ -180,6 +181,7 @@ fn user(name: &str, status: PodStatus) -> GpuUser {
         name: name.into(),
         status,
         foreign: false,
+        limit_mib: None,
         mib: Some(20_000),
         slices: 0,
     }
@@ -277,6 +279,64 @@ fn gpus_are_drawn_as_what_they_are() {
     ] {
         assert!(large.contains(word), "{word} is not in {large}");
     }
+}
+
+#[test]
+fn limits_are_shown_as_what_they_are() {
+    let mut view = small();
+    let node = &mut view.nodes.as_mut().unwrap()[0];
+    let name = node.name.clone();
+    let condition = |status: &str| NodeCondition {
+        kind: "GPULimits".into(),
+        status: status.into(),
+        reason: None,
+        message: None,
+    };
+    node.gpu_enforcement = NodeEnforcement {
+        tier: Some(EnforcementTier::Watch),
+        message: Some("the driver is too old".into()),
+    };
+    node.conditions = vec![condition("False")].into();
+    let limited = GpuUser {
+        limit_mib: Some(20_480),
+        ..user("limited", PodStatus::Running)
+    };
+    node.gpus = vec![Gpu {
+        state: GpuState::Shared,
+        uuid: None,
+        gpu_group: None,
+        used_mib: Some(0),
+        pods: vec![limited],
+    }];
+    let address = format!("/nodes/{name}");
+    let shown = html(&address, Some(&view));
+    assert!(shown.contains("<dd>tier watch: the driver is too old</dd>"), "{shown}");
+    assert!(shown.contains(" · limit 20 GiB"), "{shown}");
+    assert!(
+        shown.contains("<span class=\"tag\">False</span>"),
+        "neither good nor bad: {shown}"
+    );
+    assert!(!html("/nodes", Some(&view)).contains("GPULimits"), "it is no finding");
+    let node = &mut view.nodes.as_mut().unwrap()[0];
+    node.gpu_enforcement = NodeEnforcement::default();
+    let shown = html(&address, Some(&view));
+    assert!(
+        shown.contains("<dt>limits of GPU memory</dt><dd><span class=\"unknown\">"),
+        "{shown}"
+    );
+
+    let pod = view.pods.as_mut().unwrap().iter_mut().find(|pod| !pod.waits()).unwrap();
+    pod.gpu_limit = Some(PodLimit {
+        required: true,
+        tier: Some(EnforcementTier::Driver),
+        memory_mib: Some(20_480),
+    });
+    let address = format!("/pods/{}/{}", pod.namespace, pod.name);
+    let shown = html(&address, Some(&view));
+    assert!(
+        shown.contains("20,480 MiB of each GPU; held by the driver (tier driver)"),
+        "{shown}"
+    );
 }
 
 #[test]

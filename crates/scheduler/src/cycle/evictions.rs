@@ -30,9 +30,9 @@ impl Evictions {
     pub(super) fn emit(self, mirror: &ClusterMirror, status_queue: &StatusQueue, metrics: &Metrics, pool: &str) {
         for (gang, reason, pods) in self.by_gang {
             let Some(group) = mirror.pod_group(&gang) else { continue };
-            let about = ObjectReference::of(&**group);
+            let (about, workload) = (ObjectReference::of(&**group), group.workload());
             metrics.evicted(&about, pool, action(&reason).name(), pods);
-            status_queue.add_event(eviction_event(about, &reason, pods, mirror));
+            status_queue.add_event(eviction_event(about, workload, &reason, pods, mirror));
         }
     }
 }
@@ -47,6 +47,7 @@ fn action(reason: &EvictionReason) -> Action {
 
 fn eviction_event(
     about: kai_api::ObjectReference,
+    workload: String,
     reason: &EvictionReason,
     pods: u64,
     mirror: &ClusterMirror,
@@ -55,12 +56,15 @@ fn eviction_event(
         EvictionReason::For { gang, pods, .. } => (Some(gang), u64::from(*pods)),
         EvictionReason::StaleGang | EvictionReason::Background { .. } => (None, pods),
     };
+    let evictor_workload = evictor.map(|gang| mirror.workload(gang)).unwrap_or_default();
     let evictor = |part: fn(&GangKey) -> &String| evictor.map(|gang| part(gang)).cloned().unwrap_or_default();
     let annotations = vec![
         (kai_api::keys::EVENT_EVICTED_PODS, all_pods.to_string()),
         (kai_api::keys::EVENT_ACTION, action(reason).name().to_owned()),
         (kai_api::keys::EVENT_EVICTOR, evictor(|gang| &gang.name)),
         (kai_api::keys::EVENT_EVICTOR_NAMESPACE, evictor(|gang| &gang.namespace)),
+        (kai_api::keys::EVENT_WORKLOAD, workload),
+        (kai_api::keys::EVENT_EVICTOR_WORKLOAD, evictor_workload),
     ];
     let plural = if pods == 1 { "" } else { "s" };
     let name = |gang: &GangKey| mirror.workload(gang);
