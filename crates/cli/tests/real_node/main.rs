@@ -5,6 +5,7 @@
 
 mod commands;
 mod doctor;
+mod limit_records;
 mod limits;
 mod machine;
 mod manifests;
@@ -56,7 +57,16 @@ async fn limits_for_real() {
     };
     manifests::apply(&machine);
     machine.start_kai();
-    limits::a_share_is_a_limit(&mut machine).await;
+    limits::the_node_limits_by_the_driver(&mut machine).await;
+    for runtime in limits::RUNTIMES {
+        limits::a_share_is_a_limit(&mut machine, runtime).await;
+        limits::a_restarted_container_is_limited_again(&mut machine, runtime).await;
+        limits::an_agent_that_restarts_before_the_hook_changes_nothing(&mut machine, runtime).await;
+        limits::without_its_limit_a_container_does_not_start(&mut machine, runtime).await;
+    }
+    limits::an_open_policy_starts_it(&mut machine).await;
+    limits::lost_limits_are_found(&mut machine).await;
+    limits::a_pod_cannot_choose_its_limit(&mut machine).await;
     machine.stop_kai();
     manifests::delete(&machine);
 }
