@@ -6,7 +6,7 @@ use futures_core::Stream;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::{LogParams, Patch, PatchParams};
+use kube::api::{DeleteParams, EvictParams, LogParams, Patch, PatchParams, Preconditions};
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
@@ -75,6 +75,25 @@ impl Client {
         let request = path::object(Target::of::<kai_api::Pod>(namespace, name))
             .and_then(|(requests, name)| requests.logs(&name, &limit));
         self.call_text(&attempt, request).await
+    }
+
+    /// Evicts a pod through the Eviction API, which respects disruption budgets: a refusal is an error, and may be tried again. The API server
+    /// refuses it, too, if the pod with this UID was deleted and another pod has its name.
+    pub async fn evict_pod(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {
+        let eviction = EvictParams {
+            delete_options: Some(DeleteParams {
+                preconditions: Some(Preconditions {
+                    uid: Some(uid.to_owned()),
+                    resource_version: None,
+                }),
+                ..DeleteParams::default()
+            }),
+            ..EvictParams::default()
+        };
+        let request = path::object(Target::of::<kai_api::Pod>(namespace, name))
+            .and_then(|(requests, name)| requests.evict(&name, &eviction));
+        self.write_only(format!("evicting pod {namespace}/{name}"), request)
+            .await
     }
 
     /// Sets one annotation of a pod. The API server refuses it if `pod` was deleted and another pod has its name.

@@ -35,7 +35,7 @@ impl CgroupVersion {
             Ok(true) => CgroupVersion::V2,
             Ok(false) if is_v2(&root.join("unified")).unwrap_or(false) => CgroupVersion::Hybrid,
             Ok(false) => CgroupVersion::V1,
-            Err(error) => CgroupVersion::Unknown(format!("{}: {error}", root.display())),
+            Err(error) => CgroupVersion::Unknown(error.to_string()),
         }
     }
 }
@@ -77,6 +77,16 @@ pub enum CgroupError {
     },
 }
 
+/// Whether the hierarchy has to be cgroup v2.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum MountCheck {
+    /// It has to be.
+    #[default]
+    Version2,
+    /// Plain directories stand for it: simulated nodes and tests.
+    Simulated,
+}
+
 /// Where `/proc` and the cgroup hierarchy are. Tests use directories of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CgroupPlace {
@@ -84,6 +94,8 @@ pub struct CgroupPlace {
     pub proc: PathBuf,
     /// [`CGROUP_ROOT`].
     pub root: PathBuf,
+    /// Whether the hierarchy has to be cgroup v2.
+    pub check: MountCheck,
 }
 
 impl Default for CgroupPlace {
@@ -91,6 +103,7 @@ impl Default for CgroupPlace {
         Self {
             proc: "/proc".into(),
             root: CGROUP_ROOT.into(),
+            check: MountCheck::Version2,
         }
     }
 }
@@ -100,8 +113,11 @@ impl CgroupPlace {
     pub fn leaf(&self, pid: u32) -> Result<PathBuf, CgroupError> {
         let lines = self.lines(pid)?;
         let path = unified_path(&lines).ok_or(CgroupError::NotVersion2(pid))?;
-        if CgroupVersion::at(&self.root) != CgroupVersion::V2 {
-            return Err(CgroupError::MountNotVersion2(self.root.clone()));
+        match self.check {
+            MountCheck::Version2 if CgroupVersion::at(&self.root) != CgroupVersion::V2 => {
+                return Err(CgroupError::MountNotVersion2(self.root.clone()));
+            }
+            MountCheck::Version2 | MountCheck::Simulated => {}
         }
         self.directory(&self.root, pid, path)
     }
@@ -175,7 +191,8 @@ mod tests {
         fs::create_dir_all(proc.join("7")).unwrap();
         fs::write(proc.join("7/cgroup"), lines).unwrap();
         let root = temporary.path().join("cgroup");
-        (temporary, CgroupPlace { proc, root })
+        let check = MountCheck::Version2;
+        (temporary, CgroupPlace { proc, root, check })
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::program::{HookProgram, ProgramDir, ProgramFiles};
 use super::promise::UnifiedMemoryLimit;
 use super::receipt_dir::ReceiptDir;
 use super::tier::{Enforce, GpuFacts, HookSetup, NodeEnforcement, OwnMemory, TierFacts, decide, needs_program};
-use super::watch_support;
+use super::watch::{self, ProcessFiles};
 use crate::allocator::inject::Mode;
 use crate::driver_files::cdi::Spec;
 use crate::driver_files::host_root::HostRoot;
@@ -36,6 +36,8 @@ pub struct EnforcementSettings {
     pub state_dir: PathBuf,
     /// The host's `/` in this process.
     pub host_root: PathBuf,
+    /// Where the host's processes are described.
+    pub processes: ProcessFiles,
     /// Environment of the hook: that of the fake library.
     pub environment: Vec<String>,
     /// The files of the hook's program. `None`: those of this process.
@@ -48,6 +50,8 @@ pub struct Decider {
     settings: EnforcementSettings,
     /// The program does not change while the agent runs.
     installed: Option<Result<HookProgram, String>>,
+    /// For which library and driver the program ran well. It is run again for others only.
+    ran_for: Option<(Option<String>, Option<String>)>,
 }
 
 impl Decider {
@@ -56,6 +60,7 @@ impl Decider {
         Self {
             settings,
             installed: None,
+            ran_for: None,
         }
     }
 
@@ -70,13 +75,13 @@ impl Decider {
         let mut facts = self.facts(driver, inventory, spec, given_up);
         let limits_system_memory = self.limits_system_memory(inventory);
         if needs_program(&facts) {
-            facts.program = Some(self.program(facts.library.as_deref()));
+            facts.program = Some(self.program(facts.library.as_deref(), inventory));
         }
         let mut decided = decide(&facts);
         let program = match (decided.tier.limits_memory(), &facts.program) {
             (true, Some(Ok(program))) => Some(program.clone()),
             (true, Some(Err(_)) | None) => None,
-            (false, _) if limits_system_memory => match self.program(None) {
+            (false, _) if limits_system_memory => match self.program(None, inventory) {
                 Ok(program) => Some(program),
                 Err(problem) => {
                     decided
@@ -120,8 +125,8 @@ impl Decider {
                 .collect(),
             library: spec.and_then(library_in),
             program: None,
-            mps: watch_support::mps(settings),
-            watch: watch_support::watch(settings, driver),
+            mps: Err("this node agent runs no multi-process server".to_owned()),
+            watch: watch::ability(driver, &settings.processes),
             given_up,
         }
     }
@@ -141,7 +146,7 @@ impl Decider {
     }
 
     /// The program on the host, after it ran there once, and loaded `library` if one is named.
-    fn program(&mut self, library: Option<&str>) -> Result<HookProgram, String> {
+    fn program(&mut self, library: Option<&str>, inventory: &Inventory) -> Result<HookProgram, String> {
         let installed = match &self.installed {
             Some(Ok(program)) => program.clone(),
             // Space on a disk comes back, and mounts are corrected.
@@ -151,10 +156,16 @@ impl Decider {
                 installed?
             }
         };
+        let wanted = (library.map(str::to_owned), inventory.driver_version.clone());
+        if self.ran_for.as_ref() == Some(&wanted) {
+            return Ok(installed);
+        }
+        self.ran_for = None;
         let here = library.map(|path| HostRoot::new(&self.settings.host_root).local_path(path));
         installed
             .probe(here.as_deref(), &self.settings.environment)
             .map_err(|error| error.to_string())??;
+        self.ran_for = Some(wanted);
         Ok(installed)
     }
 
@@ -179,7 +190,8 @@ fn library_in(spec: &Spec) -> Option<String> {
     found.next().map(|mount| mount.host_path.clone())
 }
 
-fn gpu_facts(driver: &dyn Driver, device: &Device) -> GpuFacts {
+/// The facts about one GPU.
+pub fn gpu_facts(driver: &dyn Driver, device: &Device) -> GpuFacts {
     GpuFacts {
         index: device.index,
         memory: match device.memory_kind {

@@ -11,7 +11,7 @@ use kai_gpu::nvml::NvmlDriver;
 use kai_gpu::platform::Detection;
 use kai_gpu::{Driver, DriverChoice, MemoryLimitSupport, OpenOptions, Platform};
 
-use super::cgroup::{CGROUP_ROOT, CgroupPlace};
+use super::cgroup::{CGROUP_ROOT, CgroupPlace, MountCheck};
 use super::hold::{EnforcePolicy, HoldError, HoldRequest, failure, hold};
 use super::limits::GpuLimit;
 use super::receipt::{ContainerName, Receipt};
@@ -119,6 +119,7 @@ pub fn run(args: HookArgs, input: impl Read + Send + 'static) -> HookResult {
     let place = CgroupPlace {
         proc: args.proc.clone(),
         root: args.cgroup_root.clone(),
+        check: MountCheck::Version2,
     };
     // A driver call that hangs can't be interrupted: the process ends without it.
     std::thread::spawn({
