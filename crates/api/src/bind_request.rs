@@ -3,8 +3,10 @@
 use kai_engine::model::{BindInFlight, GpuFraction, PodSpec};
 use serde::{Deserialize, Deserializer};
 
+use crate::gpu_enforcement::ComputeMode;
 use crate::gpu_request::parse_portion;
 use crate::metadata::Metadata;
+use crate::quantity::shorten;
 use crate::text::{Text, null_as_default};
 
 /// A BindRequest.
@@ -32,16 +34,59 @@ crate::object::object!(
 );
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[serde(from = "WrittenSpec")]
 struct Spec {
+    pod_name: Option<Text>,
+    selected_node: Option<Text>,
+    /// From the list with compute modes if the one without is empty.
+    selected_gpu_groups: Vec<Text>,
+    selected_fractional_gpu_groups: Vec<FractionalGroup>,
+    backoff_limit: Option<i32>,
+    received_resource_type: Option<Text>,
+    received_gpu: Option<ReceivedGpu>,
+}
+
+impl From<WrittenSpec> for Spec {
+    fn from(written: WrittenSpec) -> Spec {
+        let fractional = written.selected_fractional_gpu_groups;
+        let selected_gpu_groups = match written.selected_gpu_groups.is_empty() {
+            true => fractional.iter().map(|group| group.id.clone()).collect(),
+            false => written.selected_gpu_groups,
+        };
+        Spec {
+            pod_name: written.pod_name,
+            selected_node: written.selected_node,
+            selected_gpu_groups,
+            selected_fractional_gpu_groups: fractional,
+            backoff_limit: written.backoff_limit,
+            received_resource_type: written.received_resource_type,
+            received_gpu: written.received_gpu,
+        }
+    }
+}
+
+/// The spec as written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct WrittenSpec {
     pod_name: Option<Text>,
     selected_node: Option<Text>,
     #[serde(rename = "selectedGPUGroups", deserialize_with = "null_as_default")]
     selected_gpu_groups: Vec<Text>,
+    #[serde(deserialize_with = "null_as_default")]
+    selected_fractional_gpu_groups: Vec<FractionalGroup>,
     backoff_limit: Option<i32>,
     received_resource_type: Option<Text>,
     #[serde(rename = "receivedGPU")]
     received_gpu: Option<ReceivedGpu>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct FractionalGroup {
+    #[serde(deserialize_with = "null_as_default")]
+    id: Text,
+    compute_sharing_mode: Option<Text>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -63,6 +108,28 @@ struct Status {
 fn portion<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<GpuFraction>, D::Error> {
     let text: Option<Text> = Option::deserialize(deserializer)?;
     Ok(text.and_then(|text| parse_portion(&text)))
+}
+
+/// The lists of GPU groups of a bind request contradict each other or themselves.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GpuGroupsError {
+    /// The lists name other groups, or in another order.
+    #[error(
+        "spec.selectedGPUGroups names {old}, but spec.selectedFractionalGpuGroups names {new}; name the same groups in the same order, or \
+         leave the old list out"
+    )]
+    ListsDiffer {
+        /// The groups in the list before KAI 0.18.
+        old: String,
+        /// The groups in the list with compute modes.
+        new: String,
+    },
+    /// A pod has one compute mode.
+    #[error("spec.selectedFractionalGpuGroups has groups of different computeSharingMode; a pod has one")]
+    ModesDiffer,
+    /// A compute mode that does not exist.
+    #[error("spec.selectedFractionalGpuGroups: computeSharingMode {0:?} is unknown; write time-slicing or sm-sharing")]
+    UnknownMode(String),
 }
 
 /// The phase of a bind request.
@@ -90,9 +157,34 @@ impl BindRequest {
         self.spec.selected_node.as_deref().unwrap_or_default()
     }
 
-    /// The selected GPU groups, one per device.
+    /// The selected GPU groups, one per device, from either list.
     pub fn gpu_groups(&self) -> &[Text] {
         &self.spec.selected_gpu_groups
+    }
+
+    /// The compute mode of the GPU groups, or how the request contradicts itself. The list without modes means time-slicing.
+    pub fn compute_mode(&self) -> Result<ComputeMode, GpuGroupsError> {
+        let fractional = &self.spec.selected_fractional_gpu_groups;
+        let new = || fractional.iter().map(|group| &group.id);
+        if !fractional.is_empty() && !self.spec.selected_gpu_groups.iter().eq(new()) {
+            return Err(GpuGroupsError::ListsDiffer {
+                old: names(self.spec.selected_gpu_groups.iter()),
+                new: names(new()),
+            });
+        }
+        let mut modes = fractional
+            .iter()
+            .map(|group| match group.compute_sharing_mode.as_deref() {
+                None | Some("") => Ok(ComputeMode::default()),
+                Some(name) => ComputeMode::from_name(name).ok_or_else(|| GpuGroupsError::UnknownMode(shorten(name))),
+            });
+        let first = modes.next().unwrap_or(Ok(ComputeMode::default()))?;
+        for mode in modes {
+            if mode? != first {
+                return Err(GpuGroupsError::ModesDiffer);
+            }
+        }
+        Ok(first)
     }
 
     /// The type of resources that the pod gets, one of the `RECEIVED_*` keys.
@@ -170,9 +262,59 @@ impl BindRequest {
     }
 }
 
+/// The groups for a message.
+fn names<'a>(groups: impl Iterator<Item = &'a Text>) -> String {
+    let names: Vec<String> = groups.map(|group| shorten(group)).collect();
+    format!("[{}]", names.join(", "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn both_lists_of_gpu_groups_are_read() {
+        let check = |lists: &str, groups: &[&str], mode: Result<ComputeMode, &str>| {
+            let request: BindRequest = serde_json::from_str(&format!(r#"{{"spec":{{{lists}}}}}"#)).unwrap();
+            assert_eq!(request.gpu_groups(), groups, "{lists}");
+            let found = request.compute_mode().map_err(|error| error.to_string());
+            match (found, mode) {
+                (Ok(found), Ok(mode)) => assert_eq!(found, mode, "{lists}"),
+                (Err(found), Err(words)) => assert!(found.contains(words), "{lists}: {found}"),
+                (found, _) => panic!("{lists}: {found:?}"),
+            }
+        };
+        let slicing = Ok(ComputeMode::TimeSlicing);
+        check("", &[], slicing);
+        check(r#""selectedGPUGroups":["g","h"]"#, &["g", "h"], slicing);
+        check(r#""selectedFractionalGpuGroups":[{"id":"g"}]"#, &["g"], slicing);
+        check(
+            r#""selectedGPUGroups":null,"selectedFractionalGpuGroups":[{"id":"g","computeSharingMode":"sm-sharing"},
+               {"id":"h","computeSharingMode":"sm-sharing"}]"#,
+            &["g", "h"],
+            Ok(ComputeMode::SmSharing),
+        );
+        check(
+            r#""selectedGPUGroups":["g"],"selectedFractionalGpuGroups":[{"id":"g","computeSharingMode":"time-slicing"}]"#,
+            &["g"],
+            slicing,
+        );
+        check(
+            r#""selectedGPUGroups":["g","h"],"selectedFractionalGpuGroups":[{"id":"h"},{"id":"g"}]"#,
+            &["g", "h"],
+            Err("names [g, h], but spec.selectedFractionalGpuGroups names [h, g]; name the same"),
+        );
+        check(
+            r#""selectedFractionalGpuGroups":[{"id":"g"},{"id":"h","computeSharingMode":"sm-sharing"}]"#,
+            &["g", "h"],
+            Err("different computeSharingMode"),
+        );
+        check(
+            r#""selectedFractionalGpuGroups":[{"id":"g","computeSharingMode":"mps"}]"#,
+            &["g"],
+            Err("\"mps\" is unknown; write"),
+        );
+    }
 
     fn check(text: &str, expect: Option<&str>) {
         let request: BindRequest = serde_json::from_str(text).unwrap();

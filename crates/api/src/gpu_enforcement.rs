@@ -49,6 +49,34 @@ impl EnforcementTier {
     }
 }
 
+/// Whether a pod requires that its node limits the GPU memory of containers: the value of the pod's annotation
+/// [`crate::keys::GPU_ENFORCEMENT`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Enforcement {
+    /// The pod also starts on a node that limits nothing.
+    #[default]
+    Preferred,
+    /// The pod waits for a node that does.
+    Required,
+}
+
+impl Enforcement {
+    /// The value of the pod's annotation.
+    pub fn name(self) -> &'static str {
+        match self {
+            Enforcement::Preferred => "preferred",
+            Enforcement::Required => "required",
+        }
+    }
+
+    /// The value with this name.
+    pub fn from_name(name: &str) -> Option<Enforcement> {
+        [Enforcement::Preferred, Enforcement::Required]
+            .into_iter()
+            .find(|enforcement| enforcement.name() == name)
+    }
+}
+
 /// How containers that share a GPU use its multiprocessors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -120,6 +148,9 @@ mod tests {
             assert_eq!(ComputeMode::from_name(mode).map(ComputeMode::name), Some(mode));
         }
         assert_eq!(EnforcementTier::from_name("Driver"), None);
+        for name in ["required", "preferred"] {
+            assert_eq!(Enforcement::from_name(name).map(Enforcement::name), Some(name));
+        }
     }
 
     #[test]

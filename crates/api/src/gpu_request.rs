@@ -8,6 +8,7 @@ use kai_engine::reasons::GpuConflict;
 
 use crate::decimal::{read_decimal, read_exponent};
 use crate::error::FieldError;
+use crate::gpu_share_annotations::GpuShareAnnotations;
 use crate::quantity::shorten;
 use crate::text::TextMap;
 use crate::{Error, keys};
@@ -15,7 +16,7 @@ use crate::{Error, keys};
 /// The bound on devices of a pod, above any node.
 const DEVICES_MAX: i64 = 65_536;
 /// The bound on memory of a device: a pebibyte.
-const MEMORY_MIB_MAX: i64 = 1 << 30;
+pub(crate) const MEMORY_MIB_MAX: i64 = 1 << 30;
 const BILLIONTHS: u128 = GpuFraction::WHOLE.billionths() as u128;
 
 /// The parts of a pod that make up its GPU request, not yet parsed.
@@ -31,29 +32,23 @@ pub struct RawGpuRequest<'a> {
 
 /// The kinds of GPU requests that a pod has, whatever their amounts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GpuRequestKinds {
-    /// The annotation `gpu-fraction`.
-    pub fraction: bool,
-    /// The annotation `gpu-memory`.
-    pub memory: bool,
+pub struct GpuRequestKinds<'a> {
+    /// Annotations of a GPU share.
+    pub share: GpuShareAnnotations<'a>,
     /// Whole GPUs of any vendor in the containers' resources: [`keys::is_gpu_resource`].
     pub whole: bool,
     /// MIG slices in the containers' resources.
     pub mig: bool,
 }
 
-impl GpuRequestKinds {
+impl<'a> GpuRequestKinds<'a> {
     /// The annotation of a GPU share that another request excludes, and why; in KAI's order of checks.
-    pub fn share_conflict(self) -> Option<(&'static str, Error)> {
-        let share = match (self.fraction, self.memory) {
-            (true, _) => keys::GPU_FRACTION,
-            (false, true) => keys::GPU_MEMORY,
-            (false, false) => return None,
-        };
+    pub fn share_conflict(self) -> Option<(&'a str, Error)> {
+        let share = self.share.share_key()?;
         if self.whole {
             return Some((share, Error::Conflict(GpuConflict::WholeGpus)));
         }
-        if self.fraction && self.memory {
+        if self.share.fraction.is_some() && self.share.memory.is_some() {
             return Some((keys::GPU_MEMORY, Error::Conflict(GpuConflict::GpuFraction)));
         }
         let mig = Error::Conflict(GpuConflict::MigSlices);
@@ -78,6 +73,9 @@ pub(crate) fn occupied(ask: &RawGpuRequest<'_>) -> GpuRequest {
     if let Some(Ok(mib)) = annotated(keys::GPU_MEMORY).map(parse_memory) {
         return GpuRequest::Memory { mib, devices };
     }
+    if let Ok(Some(mib)) = GpuShareAnnotations::of(ask.annotations).requested_memory() {
+        return GpuRequest::Memory { mib, devices };
+    }
     if !ask.mig.is_empty() {
         return GpuRequest::Mig {
             slices: ask.mig.clone(),
@@ -91,11 +89,16 @@ pub(crate) fn occupied(ask: &RawGpuRequest<'_>) -> GpuRequest {
 }
 
 fn read(ask: &RawGpuRequest<'_>) -> Result<GpuRequest, FieldError> {
-    let fraction = ask.annotations.text(keys::GPU_FRACTION);
-    let memory = ask.annotations.text(keys::GPU_MEMORY);
-    if fraction.is_some() || memory.is_some() {
-        return read_share(ask, fraction, memory);
-    }
+    let share = GpuShareAnnotations::of(ask.annotations);
+    let request = match share.share_key() {
+        Some(_) => read_share(ask, share)?,
+        None => read_devices(ask)?,
+    };
+    share.read_terms(&request)?;
+    Ok(request)
+}
+
+fn read_devices(ask: &RawGpuRequest<'_>) -> Result<GpuRequest, FieldError> {
     if ask.annotations.get(keys::GPU_FRACTION_DEVICES).is_some() {
         return Err(at(keys::GPU_FRACTION_DEVICES, Error::DevicesWithoutShare));
     }
@@ -120,10 +123,9 @@ fn read(ask: &RawGpuRequest<'_>) -> Result<GpuRequest, FieldError> {
     }
 }
 
-fn read_share(ask: &RawGpuRequest, fraction: Option<&str>, memory: Option<&str>) -> Result<GpuRequest, FieldError> {
+fn read_share(ask: &RawGpuRequest<'_>, share: GpuShareAnnotations<'_>) -> Result<GpuRequest, FieldError> {
     let kinds = GpuRequestKinds {
-        fraction: fraction.is_some(),
-        memory: memory.is_some(),
+        share,
         whole: ask.whole > 0,
         mig: !ask.mig.is_empty(),
     };
@@ -134,17 +136,16 @@ fn read_share(ask: &RawGpuRequest, fraction: Option<&str>, memory: Option<&str>)
         Some(text) => parse_devices(text).map_err(|error| at(keys::GPU_FRACTION_DEVICES, error))?,
         None => 1,
     };
-    match (fraction, memory) {
-        (Some(text), _) => {
-            let fraction = parse_fraction(text).map_err(|error| at(keys::GPU_FRACTION, error))?;
-            Ok(GpuRequest::Fraction { fraction, devices })
-        }
-        (None, Some(text)) => {
-            let mib = parse_memory(text).map_err(|error| at(keys::GPU_MEMORY, error))?;
-            Ok(GpuRequest::Memory { mib, devices })
-        }
-        (None, None) => Ok(GpuRequest::None),
+    if let Some(text) = share.fraction {
+        let fraction = parse_fraction(text).map_err(|error| at(keys::GPU_FRACTION, error))?;
+        return Ok(GpuRequest::Fraction { fraction, devices });
     }
+    if let Some(text) = share.memory {
+        let mib = parse_memory(text).map_err(|error| at(keys::GPU_MEMORY, error))?;
+        return Ok(GpuRequest::Memory { mib, devices });
+    }
+    let mib = share.requested_memory()?;
+    Ok(mib.map_or(GpuRequest::None, |mib| GpuRequest::Memory { mib, devices }))
 }
 
 fn at(key: &str, error: Error) -> FieldError {
@@ -152,7 +153,7 @@ fn at(key: &str, error: Error) -> FieldError {
 }
 
 /// Parses a decimal in (0, 1], rounded to the nearest billionth.
-fn parse_fraction(text: &str) -> Result<GpuFraction, Error> {
+pub(crate) fn parse_fraction(text: &str) -> Result<GpuFraction, Error> {
     match read_fraction(text)? {
         GpuFraction::ZERO => Err(Error::NotAFraction(shorten(text))),
         fraction => Ok(fraction),
@@ -191,7 +192,7 @@ fn read_fraction(text: &str) -> Result<GpuFraction, Error> {
     Ok(GpuFraction::from_billionths(billionths))
 }
 
-fn parse_memory(text: &str) -> Result<i64, Error> {
+pub(crate) fn parse_memory(text: &str) -> Result<i64, Error> {
     match parse_unsigned(text) {
         Some(mib) if mib > MEMORY_MIB_MAX => Err(Error::TooLarge {
             text: shorten(text),

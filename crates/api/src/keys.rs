@@ -11,6 +11,21 @@ pub const GPU_MEMORY: &str = "gpu-memory";
 pub const GPU_FRACTION_DEVICES: &str = "gpu-fraction-num-devices";
 /// Annotation on pods: the container that gets the GPU share. The name is searched in init containers first.
 pub const GPU_FRACTION_CONTAINER: &str = "gpu-fraction-container-name";
+/// Annotation on pods with [`GPU_FRACTION`]: the part of each GPU that the container may use at most, above the fraction. Short form of
+/// [`CONTAINER_PORTION_LIMIT`].
+pub const GPU_FRACTION_LIMIT: &str = "gpu-fraction.limit";
+/// Annotation on pods with [`GPU_MEMORY`]: the memory on each GPU that the container may use at most, a quantity with a unit. Short form of
+/// [`CONTAINER_MEMORY_LIMIT`].
+pub const GPU_MEMORY_LIMIT: &str = "gpu-memory.limit";
+/// Annotation on pods, for one container: requested memory on each GPU, a quantity.
+pub const CONTAINER_MEMORY_REQUEST: ContainerKey = ContainerKey::new("nvidia.com/container.", ".gpu-memory.request");
+/// Annotation on pods, for one container: the most memory on each GPU, a quantity. Alone it is the request, too.
+pub const CONTAINER_MEMORY_LIMIT: ContainerKey = ContainerKey::new("nvidia.com/container.", ".gpu-memory.limit");
+/// Annotation on pods, for one container: its [`crate::ComputeMode`].
+pub const CONTAINER_COMPUTE_MODE: ContainerKey = ContainerKey::new("nvidia.com/container.", ".gpu-compute.mode");
+/// Annotation on pods with [`GPU_FRACTION`], for one container: the part of each GPU that it may use at most, above the fraction.
+pub const CONTAINER_PORTION_LIMIT: ContainerKey =
+    ContainerKey::new("kai.scheduler/container.", ".gpu-memory.portion.limit");
 /// Annotation on pods: `true` requests a multi-process server (MPS), for fractional requests only.
 pub const MPS: &str = "mps";
 /// Annotation on pods: `required` or `preferred`, whether the node must hold the container to its GPU memory. The same key as a label on nodes
@@ -89,6 +104,8 @@ pub const RECEIVED_MIG: &str = "MigInstance";
 pub const RECEIVED_GPUS: &str = "kai.scheduler/received-gpus";
 /// Annotation on bound pods: [`crate::GpuLimits`], the limits of the container with the GPU share. The node agent enforces them.
 pub const GPU_LIMITS: &str = "kai.scheduler/gpu-limits";
+/// Annotation on bound pods, for the container with the GPU share: UUIDs or CDI names of its GPUs, separated by commas.
+pub const CONTAINER_DEVICES: ContainerKey = ContainerKey::new("nvidia.com/container.", ".gpus.devices");
 /// Annotation on bound pods with a GPU share: the [`crate::EnforcementTier`] of the node when the pod was bound.
 pub const GPU_ENFORCEMENT_TIER: &str = "kai.scheduler/gpu-enforcement-tier";
 /// Annotation on bound pods: NUMA zones that the scheduler expects, as JSON.
@@ -137,6 +154,9 @@ pub const KNATIVE_MIN_SCALE: &str = "autoscaling.knative.dev/min-scale";
 pub const SPARK_APP_NAME: &str = "spark-app-name";
 /// Label on pods of Spark: the application's id.
 pub const SPARK_APP_SELECTOR: &str = "spark-app-selector";
+
+/// Label on pods, value `true`: background pods, which make room for all other workloads.
+pub const BACKGROUND: &str = "kai.scheduler/background";
 
 // ---- On pod groups ----
 
@@ -207,6 +227,8 @@ pub const SCALING_FOR_NAMESPACE: &str = "shared-gpu-pod-namespace";
 pub const RESERVED_GPU: &str = "run.ai/reserve_for_gpu_index";
 /// Annotation on a reservation pod that replaces a lost one: the UUID of the GPU that the group's pods run on, which it should get.
 pub const RESERVATION_WANTED_GPU: &str = "kai.scheduler/wanted-gpu";
+/// Annotation on reservation pods: the [`crate::ComputeMode`] of the pods that share the GPU. Without it, they take turns.
+pub const RESERVATION_COMPUTE_MODE: &str = "kai.scheduler/gpu-compute-mode";
 /// Annotation on reservation pods: the pod that last used the reservation, as namespace and name.
 pub const RESERVATION_LAST_USER: &str = "kai.scheduler/last-user";
 /// Prefix of the names of reservation pods.
@@ -332,19 +354,58 @@ pub fn is_gpu_resource(name: &str) -> bool {
     name.ends_with(GPU_SUFFIX)
 }
 
-/// A set of keys of labels or annotations, by name or by prefix.
+/// The key of an annotation for one container: prefix, name of the container, suffix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContainerKey {
+    /// What precedes the name, with the slash.
+    pub prefix: &'static str,
+    /// What follows the name.
+    pub suffix: &'static str,
+}
+
+impl ContainerKey {
+    const fn new(prefix: &'static str, suffix: &'static str) -> ContainerKey {
+        ContainerKey { prefix, suffix }
+    }
+
+    /// The key for this container. `None` if the API server would not accept it: names of containers have up to 63 characters, and so has
+    /// the part of a key behind the slash.
+    pub fn of(self, container: &str) -> Option<String> {
+        const NAME_BYTES_MAX: usize = 63;
+        let key = format!("{}{container}{}", self.prefix, self.suffix);
+        let name = key.split_once('/').map_or(&*key, |(_, name)| name);
+        (name.len() <= NAME_BYTES_MAX).then_some(key)
+    }
+
+    /// The container that the key names; `None` for other keys.
+    pub fn container(self, key: &str) -> Option<&str> {
+        key.strip_prefix(self.prefix)?.strip_suffix(self.suffix)
+    }
+}
+
+impl std::fmt::Display for ContainerKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}*{}", self.prefix, self.suffix)
+    }
+}
+
+/// A set of keys of labels or annotations.
 #[derive(Clone, Copy, Debug)]
 pub struct KeySet {
     /// Names.
     pub exact: &'static [&'static str],
     /// Prefixes.
     pub prefixes: &'static [&'static str],
+    /// Keys for one container, of any container.
+    pub containers: &'static [ContainerKey],
 }
 
 impl KeySet {
     /// Whether the key is in the set.
     pub fn contains(&self, key: &str) -> bool {
-        self.exact.contains(&key) || self.prefixes.iter().any(|prefix| key.starts_with(prefix))
+        self.exact.contains(&key)
+            || self.prefixes.iter().any(|prefix| key.starts_with(prefix))
+            || self.containers.iter().any(|pattern| pattern.container(key).is_some())
     }
 }
 
@@ -352,6 +413,7 @@ impl KeySet {
 pub const SCHEDULER_POD_LABELS: KeySet = KeySet {
     exact: &[GPU_GROUP],
     prefixes: &[GPU_GROUP_PREFIX],
+    containers: &[],
 };
 /// The annotations of pods that only kai may write: with them a tenant could take a GPU that kai did not allocate.
 pub const SCHEDULER_POD_ANNOTATIONS: KeySet = KeySet {
@@ -362,8 +424,38 @@ pub const SCHEDULER_POD_ANNOTATIONS: KeySet = KeySet {
         GPU_ENFORCEMENT_TIER,
         RESERVED_GPU,
         RESERVATION_LAST_USER,
+        RESERVATION_COMPUTE_MODE,
     ],
     prefixes: &[NUMA_PREFIX],
+    containers: &[CONTAINER_DEVICES],
+};
+
+/// The annotations of a pod's GPU request. The user writes them at creation, and nobody changes them later, because the scheduler accounts
+/// by them. Admission and the binder add those for one container.
+pub const GPU_REQUEST_ANNOTATIONS: KeySet = KeySet {
+    exact: &[
+        GPU_FRACTION,
+        GPU_MEMORY,
+        GPU_FRACTION_DEVICES,
+        GPU_FRACTION_CONTAINER,
+        GPU_FRACTION_LIMIT,
+        GPU_MEMORY_LIMIT,
+        GPU_ENFORCEMENT,
+        SHARED_GPU_CONFIG_MAP,
+    ],
+    prefixes: &[],
+    containers: &[
+        CONTAINER_MEMORY_REQUEST,
+        CONTAINER_MEMORY_LIMIT,
+        CONTAINER_COMPUTE_MODE,
+        CONTAINER_PORTION_LIMIT,
+    ],
+};
+/// Keys of a pod's GPU request that make it one with a GPU share: a part of a GPU.
+pub const GPU_SHARE_ANNOTATIONS: KeySet = KeySet {
+    exact: &[GPU_FRACTION, GPU_MEMORY, GPU_MEMORY_LIMIT],
+    prefixes: &[],
+    containers: &[CONTAINER_MEMORY_REQUEST, CONTAINER_MEMORY_LIMIT],
 };
 
 /// Whether the label names a GPU group of the pod.
@@ -404,14 +496,34 @@ mod tests {
             "kai.scheduler/gpu-limits",
             "kai.scheduler/gpu-enforcement-tier",
             "kai.scheduler/last-user",
+            "kai.scheduler/gpu-compute-mode",
+            "nvidia.com/container.main.gpus.devices",
+            "nvidia.com/container..gpus.devices",
             "kai.scheduler/numa-placement-observed",
         ] {
             assert!(is_scheduler_owned(key), "{key}");
         }
-        for key in ["runai-gpu-groups", "gpu-fraction", "pod-group-name"] {
+        for key in [
+            "runai-gpu-groups",
+            "gpu-fraction",
+            "pod-group-name",
+            "nvidia.com/container.main.gpu-memory.request",
+            "nvidia.com/container.gpus.devices",
+        ] {
             assert!(!is_scheduler_owned(key), "{key}");
         }
         assert!(is_gpu_group_label("runai-gpu-group") && is_gpu_group_label("runai-gpu-group/a"));
         assert!(!is_gpu_group_label("runai-gpu-groups") && !is_gpu_group_label("received-resource-type"));
+    }
+
+    #[test]
+    fn keys_of_containers() {
+        let request = CONTAINER_MEMORY_REQUEST;
+        let key = request.of("main").unwrap();
+        assert_eq!(key, "nvidia.com/container.main.gpu-memory.request");
+        assert_eq!(request.container(&key), Some("main"));
+        assert_eq!(CONTAINER_MEMORY_LIMIT.container(&key), None);
+        assert_eq!(request.container("nvidia.com/container.gpu-memory.request"), None);
+        assert!(request.of(&"c".repeat(34)).is_some() && request.of(&"c".repeat(35)).is_none());
     }
 }

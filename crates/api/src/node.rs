@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use kai_engine::model::{MemoryKind, MigStrategy, NodeCondition, NodeSpec, Taint, TaintEffect};
+use kai_engine::model::{
+    EnforcementTier, FractioningCondition, MemoryKind, MigStrategy, NodeCondition, NodeSpec, Taint, TaintEffect,
+};
 use serde::{Deserialize, Deserializer};
 
 use crate::error::FieldError;
@@ -145,7 +147,8 @@ impl Node {
         self.metadata.labels.text(keys::NODE_PLATFORM)
     }
 
-    /// The engine's type; `Err` if the engine can't take the node.
+    /// The engine's type; `Err` if the engine can't take the node. Whether [`Node::fractioning_condition`] counts depends on the mode of
+    /// GPU sharing: the caller sets it.
     pub fn read(&self) -> Result<Read<NodeSpec>, Problem> {
         self.read_with_mig_label(keys::NODE_MIG_ENABLED)
     }
@@ -174,11 +177,17 @@ impl Node {
             gpu_memory_kind: MemoryKind::Dedicated,
             mig_enabled: false,
             mig_strategy: MigStrategy::None,
+            enforcement: EnforcementTier::None,
+            fractioning: FractioningCondition::Met,
         };
         self.read_taints(&mut value, |error| problems.push(error.of(object(), NO_LABEL)));
         self.read_resources(&mut value, |error| problems.push(error.of(object(), NO_RESOURCE)));
         self.read_labels(&mut value, |error| problems.push(error.of(object(), NO_LABEL)));
         self.read_mig(&mut value, mig_label);
+        match self.enforcement() {
+            Ok(tier) => value.enforcement = tier,
+            Err(error) => problems.push(error.of(object(), NO_LABEL)),
+        }
         Ok(Read { value, problems })
     }
 

@@ -177,6 +177,16 @@ fn what_is_refused() {
         ),
         (
             "BindRequest",
+            json!({ "selectedFractionalGpuGroups": [{ "computeSharingMode": "time-slicing" }] }),
+            ".spec.selectedFractionalGpuGroups[0]",
+        ),
+        (
+            "Config",
+            json!({ "global": { "gpuSharingMode": "On" } }),
+            ".spec.global.gpuSharingMode",
+        ),
+        (
+            "BindRequest",
             json!({ "predictedNUMAZones": [{ "zone": "0" }] }),
             ".spec.predictedNUMAZones[0]",
         ),

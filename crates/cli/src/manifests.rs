@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use kai_api::GpuSharingMode;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -32,9 +33,12 @@ pub(crate) struct Arguments {
     /// When the kubelet pulls the image.
     #[arg(long, value_enum, default_value_t = PullPolicy::IfNotPresent)]
     image_pull_policy: PullPolicy,
-    /// Accept pods that request a fraction of a GPU or GPU memory.
-    #[arg(long)]
-    gpu_sharing: bool,
+    /// How pods share GPUs: NonMemoryEnforced, HamiCore, NvFractions, or Disabled.
+    #[arg(long, value_name = "MODE", default_value_t)]
+    gpu_sharing_mode: GpuSharingMode,
+    /// The default; accepted because it once was not.
+    #[arg(long = "gpu-sharing", hide = true, conflicts_with = "gpu_sharing_mode")]
+    _gpu_sharing: bool,
     /// Leave the node agent out, where another device plugin serves the GPUs.
     #[arg(long)]
     no_node_agent: bool,
@@ -245,7 +249,7 @@ fn set_installation(object: &mut Value, arguments: &Arguments, image: &Image) ->
             if let Some(namespace) = spec.get_mut("namespace") {
                 *namespace = arguments.namespace.clone().into();
             }
-            spec["admission"]["gpuSharing"] = arguments.gpu_sharing.into();
+            spec["global"]["gpuSharingMode"] = arguments.gpu_sharing_mode.name().into();
             set_images(spec, image);
         }
         *text = yaml(&documents)?.into();

@@ -208,15 +208,26 @@ fn flags_of_kai_manifests_change_every_place() {
         "Never",
     ];
     for mode in MODES {
-        let objects = manifests(&[&flags[..], &["--mode", mode, "--no-node-agent", "--gpu-sharing"]].concat());
+        let objects = manifests(
+            &[
+                &flags[..],
+                &["--mode", mode, "--no-node-agent", "--gpu-sharing-mode=HamiCore"],
+            ]
+            .concat(),
+        );
         let text = serde_json::to_string(&objects).unwrap();
         assert!(!text.contains("\"kai-node-agent\""), "{mode}");
         assert!(!text.contains("registry/local"), "{mode}");
         assert!(!text.contains("\"namespace\":\"kai-scheduler\""), "{mode}");
-        assert!(text.contains("gpuSharing: true"), "{mode}");
+        assert!(text.contains("gpuSharingMode: HamiCore"), "{mode}");
         assert!(text.contains("example.org/team/kai:1.2.3"), "{mode}");
     }
-    let changed = manifests(&["--gpu-sharing"]);
+    let changed = manifests(&["--gpu-sharing-mode", "Disabled"]);
+    assert_eq!(
+        manifests(&["--gpu-sharing"]),
+        manifests(&[]),
+        "the switch of earlier versions"
+    );
     let digest = |objects: &[Value]| {
         let path = "/spec/template/metadata/annotations/kai.scheduler~1installation-digest";
         objects.iter().find_map(|object| object.pointer(path).cloned())
@@ -282,6 +293,9 @@ fn kai_manifests_prints_what_helm_renders() {
     let cases = [
         ("", ""),
         ("--gpu-sharing", "--set global.gpuSharing=true"),
+        ("--gpu-sharing-mode Disabled", "--set global.gpuSharing=false"),
+        ("--gpu-sharing-mode HamiCore", "--set global.gpuSharingMode=HamiCore"),
+        ("--gpu-sharing-mode NvFractions", "--set global.nvFractions.set=true"),
         ("--no-node-agent", "--set nodeAgent.enabled=false"),
         ("--node-agent-mode mounts", "--set nodeAgent.mode=mounts"),
         (

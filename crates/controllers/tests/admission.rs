@@ -4,7 +4,7 @@
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use kai_api::{Resource, Scope};
+use kai_api::{GpuSharingMode, Resource, Scope};
 use kai_cluster::{Client, Clock, Context, Deletion, Part, Patch, Target};
 use kai_controllers::admission::{self, Args, Feature, Settings, State};
 use kai_embedded::server::{Backend, Options, Server};
@@ -75,10 +75,7 @@ impl Cluster {
                 .await
                 .unwrap();
         }
-        let mut settings = Settings {
-            gpu_sharing: Feature::On,
-            ..Settings::default()
-        };
+        let mut settings = Settings { ..Settings::default() };
         change(&mut settings);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -250,6 +247,9 @@ async fn nobody_but_us_writes_our_keys_webhook_or_not() {
             (json!({}), json!({"run.ai/reserve_for_gpu_index": "GPU-1"})),
             (json!({}), json!({"kai.scheduler/received-gpus": "GPU-1"})),
             (json!({}), json!({"kai.scheduler/numa-placement-observed": "[]"})),
+            (json!({}), json!({"kai.scheduler/gpu-limits": "{}"})),
+            (json!({}), json!({"kai.scheduler/gpu-enforcement-tier": "driver"})),
+            (json!({}), json!({"nvidia.com/container.main.gpus.devices": "GPU-1"})),
         ] {
             let forged = foreign(pod("forged", labels, annotations));
             refused(
@@ -356,6 +356,127 @@ async fn a_request_for_gpus_stays_as_it_was() {
         "the scheduler chooses the node",
     );
     cluster.create(TENANT, &PODS, foreign(placed)).await.unwrap();
+}
+
+#[tokio::test]
+async fn request_and_limit_of_a_container_are_admitted_translated_and_fixed() {
+    let cluster = Cluster::start(|_| {}).await;
+    let request = |container: &str| format!("nvidia.com/container.{container}.gpu-memory.request");
+    let limit = "nvidia.com/container.main.gpu-memory.limit";
+    let memory = json!({"gpu-memory": "4096", "gpu-memory.limit": "8Gi"});
+    let created = cluster
+        .create(TENANT, &PODS, pod("memory", json!({}), memory))
+        .await
+        .unwrap();
+    let annotations = &created["metadata"]["annotations"];
+    assert_eq!(
+        (&annotations[request("main")], &annotations[limit]),
+        (&json!("4096Mi"), &json!("8Gi"))
+    );
+    let share_device = json!({"kai.scheduler/gpu-share": "1"});
+    let by_container = json!({request("main"): "4Gi", "kai.scheduler/gpu-enforcement": "required"});
+    let created = cluster
+        .create(TENANT, &PODS, pod("p", json!({}), by_container))
+        .await
+        .unwrap();
+    assert_eq!(created["spec"]["containers"][0]["resources"]["limits"], share_device);
+    for (annotations, words) in [
+        (json!({request("side"): "4Gi"}), "the pod has no container"),
+        (json!({request("main"): "4096"}), "is not an amount of GPU memory"),
+        (
+            json!({request("main"): "4Gi", limit: "1Gi"}),
+            "is not above the request",
+        ),
+        (json!({"gpu-fraction": "0.5", limit: "1Gi"}), "write gpu-fraction.limit"),
+    ] {
+        refused(
+            cluster.create(TENANT, &PODS, pod("odd", json!({}), annotations)).await,
+            words,
+        );
+    }
+    let bound = json!({"metadata": {"annotations": {"nvidia.com/container.main.gpus.devices": "GPU-1", limit: "4Gi"}}});
+    cluster.change(BINDER, &PODS, "p", bound).await.unwrap();
+    for round in ["served", "not served"] {
+        for change in [
+            json!({request("main"): "1Gi"}),
+            json!({request("main"): null}),
+            json!({request("side"): "1Gi"}),
+            json!({limit: "80Gi"}),
+            json!({"nvidia.com/container.main.gpu-compute.mode": "sm-sharing"}),
+            json!({"kai.scheduler/container.main.gpu-memory.portion.limit": "0.9"}),
+            json!({"gpu-memory.limit": "80Gi"}),
+            json!({"gpu-fraction.limit": "0.9"}),
+            json!({"kai.scheduler/gpu-enforcement": null}),
+        ] {
+            let change = json!({"metadata": {"annotations": change}});
+            let words = "can't change after the pod was created";
+            refused(cluster.change(TENANT, &PODS, "p", change.clone()).await, words);
+            refused(
+                cluster.change_part(TENANT, &PODS, "p", Part::Status, change).await,
+                words,
+            );
+        }
+        for change in [
+            json!({"nvidia.com/container.main.gpus.devices": "GPU-2"}),
+            json!({"nvidia.com/container.main.gpus.devices": null}),
+            json!({"nvidia.com/container.other.gpus.devices": "GPU-2"}),
+            json!({"kai.scheduler/gpu-limits": r#"{"container":"main","memoryMiB":81559}"#}),
+            json!({"kai.scheduler/gpu-enforcement-tier": "driver"}),
+        ] {
+            let change = json!({"metadata": {"annotations": change}});
+            refused(cluster.change(TENANT, &PODS, "p", change).await, "only the scheduler");
+        }
+        if round == "served" {
+            let edit = json!({"metadata": {"annotations": {"team": "a", "nvidia.com/other": "b"}}});
+            cluster.change(TENANT, &PODS, "p", edit).await.unwrap();
+            cluster.stop();
+        }
+    }
+    let healed = json!({"metadata": {"annotations": {"nvidia.com/container.main.gpus.devices": null}}});
+    cluster.change(BINDER, &PODS, "p", healed).await.unwrap();
+}
+
+#[tokio::test]
+async fn only_the_binder_changes_limits_webhook_or_not() {
+    let cluster = Cluster::start(|_| {}).await;
+    let half = pod("half", json!({}), json!({"gpu-fraction": "0.5"}));
+    cluster.create(TENANT, &PODS, half).await.unwrap();
+    let limits = |mib: u32| {
+        let limits = format!(r#"{{"container":"main","memoryMiB":{mib}}}"#);
+        json!({"metadata": {"annotations": {"kai.scheduler/gpu-limits": limits}}})
+    };
+    cluster.change(BINDER, &PODS, "half", limits(1)).await.unwrap();
+    let agent = "system:serviceaccount:kai-scheduler:kai-node-agent";
+    let scheduler = "system:serviceaccount:kai-scheduler:scheduler";
+    for round in ["served", "not served"] {
+        for account in [agent, scheduler] {
+            for part in [Part::Object, Part::Status] {
+                let changed = cluster.change_part(account, &PODS, "half", part, limits(2)).await;
+                refused(changed, "only");
+            }
+        }
+        if round == "served" {
+            let label = json!({"metadata": {"labels": {"team": "a"}}});
+            cluster.change(scheduler, &PODS, "half", label).await.unwrap();
+            cluster.stop();
+        }
+    }
+    cluster.change(BINDER, &PODS, "half", limits(3)).await.unwrap();
+}
+
+#[tokio::test]
+async fn no_pod_shares_gpus_where_that_is_off() {
+    let cluster = Cluster::start(|settings| settings.gpu_sharing = GpuSharingMode::Disabled).await;
+    for annotations in [
+        json!({"gpu-fraction": "0.5"}),
+        json!({"gpu-memory": "4096"}),
+        json!({"nvidia.com/container.main.gpu-memory.request": "4Gi"}),
+    ] {
+        refused(
+            cluster.create(TENANT, &PODS, pod("p", json!({}), annotations)).await,
+            "sharing of GPUs is turned off in this cluster; request whole GPUs",
+        );
+    }
 }
 
 #[tokio::test]
@@ -563,7 +684,6 @@ async fn replicas_share_a_bundle() {
     );
     let health = context.health.clone();
     let settings = Settings {
-        gpu_sharing: Feature::On,
         identity: "second".into(),
         ..Settings::default()
     };

@@ -93,7 +93,6 @@ fn seeds() -> Vec<Value> {
 /// Sends the body to every webhook.
 fn ask_all(body: &[u8]) {
     let settings = Settings {
-        gpu_sharing: Feature::On,
         block_visible_devices: Feature::On,
         hami_core: Feature::On,
         quota_validation: Feature::On,

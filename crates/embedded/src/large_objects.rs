@@ -29,6 +29,7 @@ pub enum List {
     AffinityNamespaces,
     Labels,
     Annotations,
+    ContainerAnnotations,
     OwnerReferences,
     SchedulingGates,
     TopologyLevels,
@@ -36,7 +37,7 @@ pub enum List {
 
 impl List {
     /// All lists.
-    pub const ALL: [List; 22] = [
+    pub const ALL: [List; 23] = [
         List::SubGroups,
         List::SubGroupsInChains,
         List::SubGroupsInOneChain,
@@ -56,6 +57,7 @@ impl List {
         List::AffinityNamespaces,
         List::Labels,
         List::Annotations,
+        List::ContainerAnnotations,
         List::OwnerReferences,
         List::SchedulingGates,
         List::TopologyLevels,
@@ -129,6 +131,10 @@ impl List {
             }
             List::Labels => pod(json!({"metadata": {"labels": map(&|at| (name(at), json!("v")))}})),
             List::Annotations => pod(json!({"metadata": {"annotations": map(&|at| (name(at), json!("v")))}})),
+            List::ContainerAnnotations => {
+                let request = |at: usize| (format!("nvidia.com/container.n{at}.gpu-memory.request"), json!("1Gi"));
+                pod(json!({"metadata": {"annotations": map(&request)}}))
+            }
             List::OwnerReferences => {
                 let owner =
                     |at: usize| json!({"apiVersion": "v1", "kind": "ConfigMap", "name": name(at), "uid": name(at)});

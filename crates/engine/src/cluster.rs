@@ -133,9 +133,7 @@ impl Cluster {
         self.prepare(now, config);
         self.ledger.start_journal();
         let mut cycle = self.begin(config, start, observe);
-        for action in &config.actions {
-            cycle.run(*action);
-        }
+        cycle.run_all();
         cycle.reconcile_decisions();
         let (report, explanations) = (cycle.report, cycle.explanations);
         self.explanations = explanations;
@@ -174,6 +172,7 @@ impl Cluster {
             bound_pods: Vec::new(),
             started_gangs: Vec::new(),
             evicted_gangs: Vec::new(),
+            lifted: None,
             observe,
             cycle_end,
             work_end: u64::MAX,
@@ -256,12 +255,28 @@ impl Cluster {
         for queue in &mut self.ledger.queues {
             queue.requested = queue.allocated + queue.pending;
         }
+        self.leave_out_background_gangs();
         divide_tree(
             &mut self.ledger.queues,
             &self.roots,
             self.total,
             config.usage_weight_millionths,
         );
+    }
+
+    /// Subtracts what background gangs hold from the requests of queues: it must not raise a queue's share of what other gangs need.
+    fn leave_out_background_gangs(&mut self) {
+        if self.ledger.background_pods == 0 {
+            return;
+        }
+        let Ledger { gangs, queues, .. } = &mut self.ledger;
+        for gang in gangs.iter().filter(|gang| gang.is_background()) {
+            let mut queue = gang.queue;
+            while let Some(id) = queue {
+                queues[id.index()].requested -= gang.allocated;
+                queue = queues[id.index()].parent;
+            }
+        }
     }
 
     /// Sets the order of gangs by the GPUs that their pods request, or resets it. It changes with every pod, so each cycle computes it anew.
@@ -373,6 +388,9 @@ impl Cluster {
                 continue;
             }
             self.waiting.push(*id);
+            if gang.is_background() {
+                continue;
+            }
             let mut pending = QueueResources::ZERO;
             for set in gang.pod_sets.iter().filter(waits) {
                 for pod in &set.pods {

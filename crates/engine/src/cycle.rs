@@ -2,6 +2,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::actions::LiftedPods;
 use crate::gangs::{Candidates, GangRank};
 use crate::ids::{GangId, PodId, QueueId};
 use crate::ledger::{Checkpoint, Ledger};
@@ -42,6 +43,8 @@ pub(crate) struct Cycle<'a> {
     pub(crate) started_gangs: Vec<(GangId, Option<Millis>)>,
     /// Gangs of which this cycle evicted pods for other gangs, each with its `last_eviction` from before.
     pub(crate) evicted_gangs: Vec<(GangId, Option<Millis>)>,
+    /// Background pods that count as releasing until [`Action::BackgroundPods`].
+    pub(crate) lifted: Option<LiftedPods>,
     /// Called at each [`CycleProgress`]: the caller has a clock, the engine has none.
     pub(crate) observe: &'a mut dyn FnMut(CycleProgress),
     /// The value of [`Ledger::work`] at which the budget of the cycle is used up.
@@ -69,7 +72,22 @@ pub(crate) struct Explanations {
 }
 
 impl Cycle<'_> {
-    pub(crate) fn run(&mut self, action: Action) {
+    /// Runs the actions of the configuration.
+    pub(crate) fn run_all(&mut self) {
+        let actions = &self.config.actions;
+        let last = actions.iter().rposition(|action| action.places());
+        if last.is_some() {
+            self.lift_background_pods();
+        }
+        for (at, action) in actions.iter().enumerate() {
+            self.run(*action);
+            if Some(at) == last && self.ledger.background_pods > 0 {
+                self.run(Action::BackgroundPods);
+            }
+        }
+    }
+
+    fn run(&mut self, action: Action) {
         (self.observe)(CycleProgress::ActionStarts(action));
         self.report.action_stats.push(ActionStats::new(action));
         let before = self.ledger.work();
@@ -79,6 +97,7 @@ impl Cycle<'_> {
             Action::Reclaim => self.reclaim(),
             Action::Preempt => self.preempt(),
             Action::StaleGangEviction => self.evict_stale(),
+            Action::BackgroundPods => self.place_background_gangs(),
         }
         let steps = self.ledger.work() - before;
         let is_cut = action == Action::Allocate && self.ledger.has_terms_left_out();
@@ -162,7 +181,7 @@ impl Cycle<'_> {
     }
 
     /// Reports that pods of a gang were evicted for another gang.
-    fn record_eviction(&mut self, gang: GangId) {
+    pub(crate) fn record_eviction(&mut self, gang: GangId) {
         let row = &mut self.ledger.gangs[gang.index()];
         if row.last_eviction != Some(self.now) {
             let before = row.last_eviction.replace(self.now);
@@ -198,6 +217,7 @@ impl Cycle<'_> {
             GpuKind::Fraction { devices, .. } | GpuKind::Memory { devices, .. } => Received::Fraction {
                 devices,
                 portion: GpuFraction::from_hundredths(shape.accepted_hundredths(node.memory_mib)),
+                compute_mode: shape.constraints.share.compute_mode,
             },
             GpuKind::Mig { .. } => Received::MigInstance,
         };

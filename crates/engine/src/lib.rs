@@ -28,7 +28,9 @@
 //!     gpu_memory_mib: Some(80_000),
 //!     gpu_memory_kind: MemoryKind::Dedicated,
 //!     mig_enabled: false,
-//!     mig_strategy: MigStrategy::None,
+//!     mig_strategy: EnforcementTier, FractioningCondition, MigStrategy::None,
+//!     enforcement: EnforcementTier::None,
+//!     fractioning: FractioningCondition::Met,
 //! };
 //! let queue = QueueSpec {
 //!     name: "research".to_owned(),
@@ -74,6 +76,7 @@
 //!     deletion: None,
 //!     gated: false,
 //!     bind_in_flight: None,
+//!     background: false,
 //!     gpu_groups: Vec::new(),
 //!     requests: Requests { gpu: GpuRequest::Whole { devices: 1 }, ..Requests::default() },
 //!     constraints: Constraints::default(),

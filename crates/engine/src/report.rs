@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use crate::model::{
-    Action, GangKey, GpuFraction, Gpus, Labels, MemoryKind, MigStrategy, Millis, PerResource, PodKind, QueueResources,
-    Quota,
+    Action, ComputeMode, GangKey, GpuFraction, Gpus, Labels, MemoryKind, MigStrategy, Millis, PerResource, PodKind,
+    QueueResources, Quota,
 };
 use crate::reasons::{EvictionReason, Reason};
 
@@ -194,6 +194,8 @@ pub enum Received {
         devices: i64,
         /// The part of each device, rounded to hundredths.
         portion: GpuFraction,
+        /// How the pod uses the multiprocessors of its devices.
+        compute_mode: ComputeMode,
     },
     /// MIG slices.
     MigInstance,

@@ -54,6 +54,7 @@ fn bit_of(action: Action) -> u8 {
         Action::Reclaim => 4,
         Action::Preempt => 8,
         Action::StaleGangEviction => 0,
+        Action::BackgroundPods => 16,
     }
 }
 
@@ -66,7 +67,11 @@ impl Cycle<'_> {
         let later = later.filter(|other| bit_of(**other) != 0).count() as u64;
         match action {
             Action::Allocate => left / (1 + later.min(1)),
-            Action::Consolidation | Action::Reclaim | Action::Preempt | Action::StaleGangEviction => left / (1 + later),
+            Action::Consolidation
+            | Action::Reclaim
+            | Action::Preempt
+            | Action::StaleGangEviction
+            | Action::BackgroundPods => left / (1 + later),
         }
     }
 

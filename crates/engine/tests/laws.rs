@@ -10,13 +10,13 @@ mod world;
 use std::collections::{BTreeMap, BTreeSet};
 
 use kai_engine::Cluster;
-use kai_engine::model::{Action, Event, GangSpec, NodeSpec, PodKind};
+use kai_engine::model::{Action, Event, GangKey, GangSpec, NodeSpec, PodKind, PodSpec};
 use kai_engine::reasons::{EvictionReason, Resource};
 use kai_engine::report::{Decision, PodView, Report, Status};
 use proptest::prelude::*;
 use world::account::{
-    PlacedPod, PlacedPods, PodState, QueueBoundKind, after_decisions, gang_of, is_whole, node_loads, overloaded,
-    queue_loads, queue_path,
+    PlacedPod, PlacedPods, PodState, QueueBoundKind, after_decisions, gang_of, is_whole, mixed_group, node_loads,
+    offers, overloaded, queue_loads, queue_path,
 };
 use world::plan::{Class, Pace, Scene, Step, scenes, scenes_of};
 use world::{World, cases};
@@ -68,6 +68,13 @@ proptest! {
                 groups.sort();
                 groups.dedup();
                 assert_eq!(groups.len(), placed.gpu_groups.len(), "each device once: {placed:?}");
+                assert!(offers(node, pod), "{placed:?}");
+            }
+            let before = world.placed_pods();
+            let after = after_decisions(world, &before, report);
+            let later = |state| state != PodState::Releasing;
+            if mixed_group(&only(&before, later)).is_none() {
+                assert_eq!(mixed_group(&only(&after, later)), None, "{report:#?}");
             }
         });
     }
@@ -169,6 +176,44 @@ proptest! {
                     .or_else(|| overloaded(&charge(&before), &charge(&stayed)))
                     .or_else(|| short_of_slots(world, &only(&stayed, later)));
                 assert!(obstacle.is_some(), "{} could have stayed: {report:#?}", gang.key);
+            }
+        });
+    }
+
+    #[test]
+    fn background_pods_leave_only_for_their_room_and_never_make_others_leave(scene in scenes()) {
+        watch(&scene, |world, report| {
+            let before = world.placed_pods();
+            let after = after_decisions(world, &before, report);
+            let is_background = |gang: &GangKey| {
+                let ours = |pod: &&PodSpec| pod.gang.as_ref() == Some(gang) && pod.kind == PodKind::Workload;
+                world.pods.values().filter(ours).all(|pod| pod.background)
+            };
+            for decision in &report.decisions {
+                let Decision::Evict { pod, reason } = decision else { continue };
+                match reason {
+                    EvictionReason::For { gang, .. } => assert!(!is_background(gang), "{decision:?}"),
+                    EvictionReason::Background { .. } => {
+                        let key = world.pods[&**pod].gang.as_ref().expect("only pods of gangs are evicted");
+                        assert!(is_background(key), "{decision:?}");
+                        let gang = &world.gangs[key];
+                        let stayed = with_evicted_back(&after, report, gang);
+                        let later = |state| state != PodState::Releasing;
+                        let load = |placed: &PlacedPods| node_loads(world.nodes.values(), &only(placed, later));
+                        let charged = |state| matches!(state, PodState::Active | PodState::Pipelined);
+                        let is_target = |node: &&NodeSpec| after.iter().any(|placed_pod| placed_pod.state == PodState::Pipelined && placed_pod.node == node.name);
+                        let targets = node_loads(world.nodes.values().filter(is_target), &only(&stayed, later));
+                        let charge = |placed: &PlacedPods, bound| queue_loads(world, &only(placed, charged), bound);
+                        let grown = |bound| overloaded(&charge(&before, bound), &charge(&stayed, bound));
+                        let obstacle = overloaded(&load(&before), &load(&stayed))
+                            .or_else(|| overloaded(&BTreeMap::new(), &targets))
+                            .or_else(|| grown(QueueBoundKind::Limit))
+                            .or_else(|| grown(QueueBoundKind::Quota))
+                            .or_else(|| short_of_slots(world, &only(&stayed, later)));
+                        assert!(obstacle.is_some(), "{key} could have stayed: {report:#?}");
+                    }
+                    EvictionReason::StaleGang => {}
+                }
             }
         });
     }

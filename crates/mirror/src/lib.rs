@@ -73,10 +73,12 @@
 //! ```
 
 mod assumed;
+mod background;
 mod bind_requests;
 mod config_maps;
 mod explanation;
 mod gangs;
+mod gpu_sharing;
 mod nodes;
 mod partition;
 mod pod_table;
@@ -97,6 +99,7 @@ use kai_engine::model::{Event, Millis};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 pub use assumed::Assumed;
+pub use background::{BackgroundSelector, InvalidSelector};
 pub use explanation::{ExplanationView, HolderView, NearestView, PositionView, RemedyView, StepView};
 pub use gangs::{GangTimestamp, pod_group_key};
 pub use partition::Partition;
@@ -119,6 +122,8 @@ pub struct ClusterMirror {
     full_hierarchy: bool,
     reservation_pod_list: ObjectList,
     volume_list: ObjectList,
+    gpu_sharing: kai_api::GpuSharingMode,
+    background: BackgroundSelector,
     now: Millis,
     /// Set by [`ClusterMirror::mark_synced`]. Until then a missing node does not make a bind request stale.
     synced: bool,
@@ -200,6 +205,8 @@ impl ClusterMirror {
             full_hierarchy: settings.full_hierarchy_fairness,
             reservation_pod_list: settings.reservation_pod_list,
             volume_list: settings.volume_list,
+            gpu_sharing: settings.gpu_sharing,
+            background: settings.background.clone(),
             now: Millis(0),
             synced: false,
             pods: pod_table::PodTable::default(),

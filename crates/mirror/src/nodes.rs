@@ -38,7 +38,8 @@ impl ClusterMirror {
             self.remove_node(name);
         }
         match node.read_with_mig_label(&self.mig_label) {
-            Ok(read) => {
+            Ok(mut read) => {
+                read.value.fractioning = self.fractioning_condition(node);
                 for problem in read.problems {
                     self.report_problem(|| ObjectReference::of(node), uid, problem);
                 }

@@ -157,6 +157,7 @@ impl ClusterMirror {
     /// Adds to the observed pod what the mirror knows beyond it: the bind request, assumptions, volumes, ConfigMaps and bind failures.
     fn add_local_state(&mut self, key: &ObjectKey, pod: &Pod, spec: &mut PodSpec) {
         if spec.phase == PodPhase::Succeeded {
+            spec.background = self.background.selects(&spec.labels);
             return;
         }
         let uid = spec.uid.clone();
@@ -168,6 +169,7 @@ impl ClusterMirror {
         if spec.kind != PodKind::Workload {
             return;
         }
+        spec.background = self.background.selects(&spec.labels);
         if spec.node.is_some() {
             self.assumptions.clear_failures(&uid);
             self.forget_volume_user(key, pod);
@@ -177,6 +179,7 @@ impl ClusterMirror {
         self.apply_volume_constraints(key, pod, spec);
         self.require_config_maps(key, pod, spec);
         self.require_worker_node(spec);
+        self.refuse_disabled_share(spec);
         self.avoid_failed_node(spec);
     }
 

@@ -383,6 +383,7 @@ impl ClusterMirror {
             deletion: Some(self.now),
             gated: false,
             bind_in_flight: None,
+            background: false,
             gpu_groups: Vec::new(),
             requests: Requests {
                 gpu: GpuRequest::Whole { devices },

@@ -1,8 +1,8 @@
 //! Settings of the mirror: which pods, nodes and queues belong to this scheduler.
 
-use kai_api::{PodIdentity, ReservationPods, keys};
+use kai_api::{GpuSharingMode, PodIdentity, ReservationPods, keys};
 
-use crate::Partition;
+use crate::{BackgroundSelector, Partition};
 
 /// Which objects the mirror passes on to the engine. Fixed for the lifetime of a mirror.
 #[derive(Clone, Debug)]
@@ -23,6 +23,10 @@ pub struct MirrorSettings {
     pub reservation_pod_list: ObjectList,
     /// Whether the mirror is given the volume claims and volumes. Without them volumes do not restrict pods.
     pub volume_list: ObjectList,
+    /// The mode of GPU sharing: on which nodes pods with GPU shares start, or that they wait.
+    pub gpu_sharing: GpuSharingMode,
+    /// Which pods are background pods.
+    pub background: BackgroundSelector,
 }
 
 impl MirrorSettings {
@@ -77,6 +81,8 @@ impl Default for MirrorSettings {
             full_hierarchy_fairness: true,
             reservation_pod_list: ObjectList::Complete,
             volume_list: ObjectList::Complete,
+            gpu_sharing: GpuSharingMode::default(),
+            background: BackgroundSelector::default(),
         }
     }
 }

@@ -74,6 +74,10 @@ pub struct Args {
     /// Time after its deletion at which a terminating pod counts as stuck.
     #[arg(long, default_value = "2m")]
     pub stuck_in_releasing_threshold: String,
+    /// Mode of GPU sharing: NonMemoryEnforced, HamiCore, NvFractions (pods with GPU shares need a node whose condition
+    /// gpu-fractioning.nvidia.com/Ready is true) or Disabled (pods with GPU shares wait).
+    #[arg(long, default_value_t)]
+    pub gpu_sharing_mode: kai_api::GpuSharingMode,
     /// Label key of nodes for pods without GPUs.
     #[arg(long, default_value = kai_api::keys::NODE_CPU_WORKER)]
     pub cpu_worker_node_label_key: String,

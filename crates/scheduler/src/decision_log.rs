@@ -111,6 +111,7 @@ impl DecisionLog {
         let (action, beneficiary) = match reason {
             EvictionReason::For { action, gang, .. } => (*action, Some(self.names(1, &pod_group_key(gang), after))),
             EvictionReason::StaleGang => (Action::StaleGangEviction, None),
+            EvictionReason::Background { .. } => (Action::BackgroundPods, None),
         };
         let eviction = Eviction {
             reason: reason.clone(),

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use kai_api::ReservationPods;
+use kai_api::{GpuSharingMode, ReservationPods};
 use kai_engine::model::{Config, Millis};
 
 use crate::config::{self, ConfigFile};
 use crate::{Args, Error};
-use kai_mirror::{MirrorSettings, ObjectList, Partition, WorkerLabels};
+use kai_mirror::{BackgroundSelector, MirrorSettings, ObjectList, Partition, WorkerLabels};
 
 /// Which pods are bound through a BindRequest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -42,6 +42,10 @@ pub struct Settings {
     pub restrict_nodes: Option<WorkerLabels>,
     /// The node label that says whether MIG is enabled.
     pub mig_label: String,
+    /// Which pods are background pods.
+    pub background: BackgroundSelector,
+    /// The mode of GPU sharing.
+    pub gpu_sharing: GpuSharingMode,
     /// Whether fair shares follow the hierarchy of queues. Otherwise all leaf queues are siblings.
     pub full_hierarchy_fairness: bool,
     /// Which pods get a BindRequest.
@@ -103,6 +107,8 @@ impl Settings {
                 cpu: args.cpu_worker_node_label_key,
             }),
             mig_label: args.mig_worker_node_label_key,
+            gpu_sharing: args.gpu_sharing_mode,
+            background: file.background,
             full_hierarchy_fairness: args.full_hierarchy_fairness,
             bind_requests: args.bind_requests,
             // With a period of zero, cycles would starve the other tasks.
@@ -126,6 +132,8 @@ impl Settings {
             full_hierarchy_fairness: self.full_hierarchy_fairness,
             reservation_pod_list: ObjectList::Complete,
             volume_list: ObjectList::Complete,
+            gpu_sharing: self.gpu_sharing,
+            background: self.background.clone(),
         }
     }
 

@@ -61,6 +61,7 @@ impl Settings {
             "resourceReservationNamespace": self.reservation_pods.namespace,
             "resourceReservationAppLabel": self.reservation_pods.app_label,
             "migWorkerNodeLabelKey": self.mig_label,
+            "gpuSharingMode": self.gpu_sharing.name(),
             "gpuWorkerNodeLabelKey": self.restrict_nodes.as_ref().map(|labels| &labels.gpu),
             "cpuWorkerNodeLabelKey": self.restrict_nodes.as_ref().map(|labels| &labels.cpu),
         })
@@ -72,6 +73,7 @@ impl Settings {
         let mut settings = Settings::default();
         let file = config::of_json(config.clone())?;
         (settings.config, settings.warnings, settings.config_file) = (file.config, file.warnings, file.json);
+        settings.background = file.background;
         let mut parameters = Parameters::new("schedulerParams", parameters, &mut settings.warnings);
         parameters.read("schedulerName", &mut settings.scheduler_name);
         parameters.read("fullHierarchyFairness", &mut settings.full_hierarchy_fairness);
@@ -114,6 +116,12 @@ impl Settings {
         extensions.read("resourceReservationNamespace", &mut settings.reservation_pods.namespace);
         extensions.read("resourceReservationAppLabel", &mut settings.reservation_pods.app_label);
         extensions.read("migWorkerNodeLabelKey", &mut settings.mig_label);
+        if let Some(mode) = extensions.take::<String>("gpuSharingMode") {
+            match mode.parse() {
+                Ok(mode) => settings.gpu_sharing = mode,
+                Err(error) => extensions.warn("gpuSharingMode", &format!("{error} (the default is used)")),
+            }
+        }
         let (gpu, cpu) = (
             extensions.take("gpuWorkerNodeLabelKey"),
             extensions.take("cpuWorkerNodeLabelKey"),

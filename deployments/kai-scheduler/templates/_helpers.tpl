@@ -104,6 +104,25 @@ pullPolicy: {{ include "kai.pullPolicy" . }}
 {{- end }}
 {{- end }}
 
+{{- /* The mode of GPU sharing: from the mode, or from KAI's older switches, which must not contradict it. */ -}}
+{{- define "kai.gpuSharingMode" -}}
+{{- $global := .Values.global }}
+{{- $mode := $global.gpuSharingMode }}
+{{- if $global.nvFractions.set }}
+{{- if and $mode (ne $mode "NvFractions") }}
+{{- fail (printf "global.nvFractions.set selects the mode NvFractions, but global.gpuSharingMode is %s: remove one of them" $mode) }}
+{{- end }}
+{{- $mode = "NvFractions" }}
+{{- end }}
+{{- if kindIs "bool" $global.gpuSharing }}
+{{- $mode = $mode | default ($global.gpuSharing | ternary "NonMemoryEnforced" "Disabled") }}
+{{- if eq $global.gpuSharing (eq $mode "Disabled") }}
+{{- fail (printf "global.gpuSharing=%t contradicts the mode %s (global.gpuSharingMode, global.nvFractions.set): remove global.gpuSharing" $global.gpuSharing $mode) }}
+{{- end }}
+{{- end }}
+{{- $mode | default "NonMemoryEnforced" }}
+{{- end }}
+
 {{- /* Warnings about values without effect, one per line. */ -}}
 {{- define "kai.warnings" -}}
 {{- $root := . }}

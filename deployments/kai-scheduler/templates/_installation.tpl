@@ -32,6 +32,7 @@ create-queues.yaml: |
 {{- with .Values.global.nodePoolLabelKey }}{{ $_ := set $global "nodePoolLabelKey" . }}{{ end }}
 {{- if ne .Values.podgrouper.queueLabelKey "kai.scheduler/queue" }}{{ $_ := set $global "queueLabelKey" .Values.podgrouper.queueLabelKey }}{{ end }}
 {{- if .Values.openshift }}{{ $_ := set $global "openshift" true }}{{ end }}
+{{- $_ := set $global "gpuSharingMode" (include "kai.gpuSharingMode" .) }}
 {{- if .Values.global.vpa.enabled }}{{ $_ := set $global "vpa" .Values.global.vpa }}{{ end }}
 {{- with include "kai.pullSecretNames" . | fromJsonArray }}{{ $_ := set $global "additionalImagePullSecrets" . }}{{ end }}
 {{- if gt (int .Values.operator.replicaCount) 1 }}{{ $_ := set $global "replicaCount" (int .Values.operator.replicaCount) }}{{ end }}
@@ -43,7 +44,6 @@ create-queues.yaml: |
 {{- if ne (int .Values.binder.ports.metricsPort) 8080 }}{{ $_ := set $binder "metricsPort" (int .Values.binder.ports.metricsPort) }}{{ end }}
 
 {{- $admission := include "kai.component" (dict "root" . "values" .Values.admission) | fromYaml }}
-{{- $_ := set $admission "gpuSharing" .Values.global.gpuSharing }}
 {{- if .Values.global.blockNvidiaVisibleDevices }}{{ $_ := set $admission "blockNvidiaVisibleDevices" true }}{{ end }}
 {{- /* Admission sets the class nvidia only where it exists if the Config does not name it. */ -}}
 {{- if ne (toString .Values.admission.gpuFractionRuntimeClassName) "nvidia" }}{{ $_ := set $admission "gpuFractionRuntimeClassName" .Values.admission.gpuFractionRuntimeClassName }}{{ end }}

@@ -42,9 +42,12 @@ pub struct BindRequestSpec {
     /// The number of GPUs and the fraction of each.
     #[serde(rename = "receivedGPU", skip_serializing_if = "Option::is_none")]
     pub received_gpu: Option<ReceivedGpu>,
-    /// The GPU groups of the shared GPUs, one per GPU.
+    /// The GPU groups of the shared GPUs, one per GPU. Before KAI 0.18; selectedFractionalGpuGroups has the same groups.
     #[serde(rename = "selectedGPUGroups", default, skip_serializing_if = "Vec::is_empty")]
     pub selected_gpu_groups: Vec<String>,
+    /// The GPU groups of the shared GPUs, one per GPU, with their compute modes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub selected_fractional_gpu_groups: Vec<FractionalGpuGroup>,
     /// Devices for the pod's resource claims.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resource_claim_allocations: Vec<ResourceClaimAllocation>,
@@ -68,6 +71,17 @@ pub struct ReceivedGpu {
     /// The fraction of each GPU, with two decimals: 1.00 is a whole GPU.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub portion: String,
+}
+
+/// A GPU group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FractionalGpuGroup {
+    /// The GPU group.
+    pub id: String,
+    /// How its pods use the multiprocessors: time-slicing or sm-sharing; time-slicing if unset.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub compute_sharing_mode: String,
 }
 
 /// Devices for one resource claim.

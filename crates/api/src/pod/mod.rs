@@ -7,6 +7,7 @@ mod config_maps;
 pub(crate) mod constraints;
 mod requests;
 mod reservation;
+mod share_terms;
 mod template;
 mod transitions;
 mod usage;
@@ -238,7 +239,8 @@ impl Pod {
         if !self.spec.resource_claims.is_empty() {
             errors.push(FieldError::new("spec.resourceClaims", Error::ResourceClaims));
         }
-        let constraints = self.constraints(&namespace, errors);
+        let mut constraints = self.constraints(&namespace, errors);
+        constraints.share = self.share_terms(&requests.gpu);
         Ok(PodSpec {
             uid: self.metadata.uid_or(|| format!("{namespace}/{name}")),
             created: self.metadata.created(now)?,
@@ -253,6 +255,7 @@ impl Pod {
             gated: !self.spec.scheduling_gates.is_empty(),
             gpu_groups: self.gpu_groups().into_iter().map(str::to_owned).collect(),
             bind_in_flight: None,
+            background: false,
             requests,
             constraints,
             labels: self.metadata.labels.to_labels(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kai_api::{BindPhase, BindRequest, ObjectKey, Pod, keys};
+use kai_api::{BindPhase, BindRequest, GpuSharingMode, ObjectKey, Pod, keys};
 use kai_cluster::{Deletion, Part, Patch, Target, WorkResult};
 use serde_json::{Map, Value, json};
 
@@ -10,13 +10,14 @@ use crate::GpuGroupKey;
 use crate::bind::failure::BindFailure;
 use crate::bind::final_check::{CheckResult, RequestedShare, final_check};
 use crate::bind::gpu_share::{GpuShare, config_maps, manifest};
+use crate::bind::limits::{AskedShare, Promise, is_bind_annotation};
 use crate::bind::plan::{BindPlan, bind_plan};
 use crate::bind::report::count_attempt;
 use crate::bind::reserve::RESERVATION_POLL;
 use crate::bind::rollback::RollbackResult;
 use crate::error::{NotBound, is_transient};
 use crate::node::allocations::requested_mib;
-use crate::node::facts::{NodeFacts, visible_devices};
+use crate::node::facts::{NodeFacts, annotated_devices, visible_devices};
 use crate::reservation::locks::LockOwner;
 use crate::shell::metrics::BindResult;
 use crate::shell::run::Binder;
@@ -201,12 +202,24 @@ impl Binder {
         let Some(facts) = self.node_facts(node).await? else {
             return Err(BindFailure::NodeGone { node: node.to_owned() }.into());
         };
-        let Some(held) = self.reserve_all(request, groups, &facts).await? else {
+        let asked = AskedShare::of(pod, slim)?;
+        let mode = asked.terms.compute_mode;
+        let of_request = request.compute_mode().map_err(BindFailure::from)?;
+        if of_request != mode {
+            let (request, pod) = (of_request, mode);
+            return Err(BindFailure::OtherRequestMode { request, pod }.into());
+        }
+        let promise = asked.promise(node, &facts, self.settings.gpu_sharing)?;
+        let memory_limit = self.memory_limit(request, &asked, promise.as_ref(), &facts)?;
+        let Some(held) = self.reserve_all(request, groups, &facts, mode).await? else {
             return Err(NotBound::RetryAfter(RESERVATION_POLL));
         };
         let gpus: Vec<String> = held.iter().map(|held| held.gpu.clone().unwrap_or_default()).collect();
+        let naming = facts.naming(&self.settings, self.operator_cdi(&facts).await?);
         let labels = group_labels(groups);
-        let annotations = Map::from_iter([
+        let devices = annotated_devices(&gpus, naming);
+        let mut annotations = asked.annotations(slim, promise.as_ref(), facts.tier, &devices);
+        annotations.extend([
             (keys::RECEIVED_RESOURCE_TYPE.to_owned(), keys::RECEIVED_FRACTION.into()),
             (keys::RECEIVED_GPUS.to_owned(), gpus.join(",").into()),
         ]);
@@ -215,19 +228,26 @@ impl Binder {
             self.mark_reservation_used(reservation, &pod).await?;
         }
         self.run_final_check(request, slim, groups, &gpus, &facts).await?;
-        let naming = facts.naming(&self.settings, self.operator_cdi(&facts).await?);
         let share = GpuShare {
             visible_devices: visible_devices(&gpus, naming),
             portion: request.portion(),
-            memory_limit: self.memory_limit(request, &facts),
+            memory_limit,
         };
-        for (name, data) in config_maps(&pod, &share)? {
-            self.put_config_map(&pod, &name, &manifest(&pod, &name, &data)).await?;
+        if self.needs_config_maps(&pod) {
+            for (name, data) in config_maps(&pod, &share)? {
+                self.put_config_map(&pod, &name, &manifest(&pod, &name, &data)).await?;
+            }
         }
         self.post_binding(&pod, node).await
     }
 
-    /// Writes labels and annotations on the pod, and removes all group labels that are not in `labels`: only a binder may write them.
+    /// Whether the pod refers to ConfigMaps for its devices. In the mode `NvFractions` admission lets pods do without.
+    fn needs_config_maps(&self, pod: &Value) -> bool {
+        let refers = pod["metadata"]["annotations"][keys::SHARED_GPU_CONFIG_MAP].is_string();
+        refers || self.settings.gpu_sharing != GpuSharingMode::NvFractions
+    }
+
+    /// Writes labels and annotations on the pod, and removes the other labels and annotations of binders: only a binder may write them.
     async fn announce(
         &self,
         pod: &Value,
@@ -238,6 +258,12 @@ impl Binder {
         for (key, _) in pod["metadata"]["labels"].as_object().into_iter().flatten() {
             if keys::is_gpu_group_label(key) && !labels.contains_key(key) {
                 changed.insert(key.clone(), Value::Null);
+            }
+        }
+        let mut annotations = annotations.clone();
+        for (key, _) in pod["metadata"]["annotations"].as_object().into_iter().flatten() {
+            if is_bind_annotation(key) && !annotations.contains_key(key) {
+                annotations.insert(key.clone(), Value::Null);
             }
         }
         let body =
@@ -279,12 +305,27 @@ impl Binder {
         Ok(())
     }
 
-    fn memory_limit(&self, request: &BindRequest, facts: &NodeFacts) -> Option<String> {
-        if !self.settings.hami_core {
-            return None;
+    /// The limit for HAMi's library, where it is in use: KAI's amount, or the limit that the pod gave. Without the memory of the GPU the
+    /// bind fails, because the container would run without a limit.
+    fn memory_limit(
+        &self,
+        request: &BindRequest,
+        asked: &AskedShare,
+        promise: Option<&Promise>,
+        facts: &NodeFacts,
+    ) -> Result<Option<String>, BindFailure> {
+        if self.settings.gpu_sharing != GpuSharingMode::HamiCore {
+            return Ok(None);
         }
-        let limit_mib = request.portion()?.of_mib(facts.memory_label_mib?);
-        (limit_mib > 0).then(|| format!("{limit_mib}m"))
+        let unknown = || BindFailure::GpuMemoryUnknown {
+            node: request.selected_node().to_owned(),
+        };
+        let memory_mib = facts.memory_label_mib.ok_or_else(unknown)?;
+        let promised = promise.map(|promise| promise.limits.memory_mib).ok_or_else(unknown)?;
+        let of_request = request.portion().filter(|_| asked.terms.limit.is_none());
+        let of_request = of_request.and_then(|portion| u64::try_from(portion.of_mib(memory_mib)).ok());
+        let limit_mib = of_request.filter(|mib| *mib > 0).unwrap_or(promised);
+        Ok(Some(format!("{limit_mib}m")))
     }
 
     /// Creates the Binding for the pod as announced. After a conflict or a lost response a read of the pod shows the result.

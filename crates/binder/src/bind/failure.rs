@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use kai_api::{NoSuchContainer, ObjectKey, keys};
+use kai_api::{ComputeMode, GpuGroupsError, ObjectKey, ShareContainerError, keys};
 
 use crate::reservation::state::ReservationFailure;
 use crate::{GpuGroupKey, reservation_name};
@@ -25,8 +25,41 @@ pub(crate) enum BindFailure {
     OtherScheduler { scheduler: String },
     #[error("the request names a GPU group twice")]
     GpuGroupTwice,
-    #[error("the annotation {} is invalid: {_0}", keys::GPU_FRACTION_CONTAINER)]
-    NoSuchContainer(#[from] NoSuchContainer),
+    /// The lists of the request contradict each other.
+    #[error("the request is invalid: {_0}")]
+    GpuGroups(#[from] GpuGroupsError),
+    /// The compute mode of the pod is not that of the request.
+    #[error(
+        "the request has compute mode {}, and the pod has {}; the scheduler has to decide anew", .request.name(), .pod.name()
+    )]
+    OtherRequestMode { request: ComputeMode, pod: ComputeMode },
+    /// The reservation pod holds the GPU for pods of another compute mode.
+    #[error(
+        "GPU group {} of node {} has compute mode {}, and the pod has {}: pods of different modes can't share a GPU",
+        key.group, key.node, .held.name(), .pod.name()
+    )]
+    OtherComputeMode {
+        key: GpuGroupKey,
+        held: ComputeMode,
+        pod: ComputeMode,
+    },
+    /// The pod requires enforcement, and the node's label does not promise it.
+    #[error(
+        "node {node} does not limit GPU memory (label {}: {}), and the pod requires it (annotation {}: required)",
+        keys::GPU_ENFORCEMENT, .tier.unwrap_or("missing"), keys::GPU_ENFORCEMENT
+    )]
+    NotEnforced { node: String, tier: Option<&'static str> },
+    /// The limit depends on the GPU's memory.
+    #[error(
+        "the limit of the GPU share can't be computed: node {node} has no label {} with the MiB of a GPU. The node agent and GPU feature \
+         discovery write it",
+        keys::NODE_GPU_MEMORY
+    )]
+    GpuMemoryUnknown { node: String },
+    #[error("{field}: {error}")]
+    InvalidRequest { field: String, error: String },
+    #[error("the annotation {} is invalid: {_0}", .0.key())]
+    ShareContainer(#[from] ShareContainerError),
     #[error("the pod has no container")]
     NoContainer,
     /// Admission names the ConfigMaps of a pod with a GPU share.
@@ -147,6 +180,37 @@ mod tests {
             "ConfigMap team/p-0 exists, and the scheduler did not make it for this pod, so it is left as it is. Delete the ConfigMap if \
              nobody needs it, or create the pod anew without the annotation runai/shared-gpu-configmap, so that the pod gets a name of \
              its own",
+        );
+    }
+
+    #[test]
+    fn compute_modes_and_enforcement() {
+        check(
+            BindFailure::OtherRequestMode {
+                request: ComputeMode::TimeSlicing,
+                pod: ComputeMode::SmSharing,
+            },
+            "the request has compute mode time-slicing, and the pod has sm-sharing; the scheduler has to decide anew",
+        );
+        check(
+            BindFailure::OtherComputeMode {
+                key: GpuGroupKey::new("n", "g"),
+                held: ComputeMode::SmSharing,
+                pod: ComputeMode::TimeSlicing,
+            },
+            "GPU group g of node n has compute mode sm-sharing, and the pod has time-slicing: pods of different modes can't share a GPU",
+        );
+        let not_enforced = |tier| BindFailure::NotEnforced { node: "n".into(), tier };
+        check(
+            not_enforced(Some("watch")),
+            "node n does not limit GPU memory (label kai.scheduler/gpu-enforcement: watch), and the pod requires it (annotation \
+             kai.scheduler/gpu-enforcement: required)",
+        );
+        assert!(not_enforced(None).to_string().contains("gpu-enforcement: missing"));
+        check(
+            BindFailure::GpuMemoryUnknown { node: "n".into() },
+            "the limit of the GPU share can't be computed: node n has no label nvidia.com/gpu.memory with the MiB of a GPU. The node \
+             agent and GPU feature discovery write it",
         );
     }
 

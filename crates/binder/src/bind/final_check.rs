@@ -76,7 +76,7 @@ pub(crate) fn final_check(
 #[cfg(test)]
 mod tests {
 
-    use kai_api::ObjectKey;
+    use kai_api::{ComputeMode, ObjectKey};
 
     use super::*;
     use crate::node::allocations::SharingPod;
@@ -92,6 +92,7 @@ mod tests {
             requested_mib,
             terminating: false,
             gpus: vec!["GPU-1".into()],
+            compute_mode: ComputeMode::TimeSlicing,
         }
     }
 
@@ -105,6 +106,7 @@ mod tests {
             alive: true,
             terminating: false,
             gpu: Some(gpu.into()),
+            compute_mode: ComputeMode::TimeSlicing,
             out_of_cpu_or_memory: false,
         }
     }

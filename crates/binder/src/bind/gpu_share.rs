@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(named("prepare").unwrap()[0].0, "a-i0");
         assert!(named("none").is_err());
         // KAI looks for a container with the empty name, and finds none.
-        assert!(matches!(named(""), Err(BindFailure::NoSuchContainer(_))));
+        assert!(matches!(named(""), Err(BindFailure::ShareContainer(_))));
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! so no bind delays another. For a pod with a GPU share it goes through these steps:
 //!
 //! 1. [`plan`]: decide whether and how to bind the pod.
-//! 2. [`reserve`]: get a reservation pod with a known GPU for each GPU group; wait for it if necessary.
-//! 3. `announce`: write the group labels and the assigned GPUs on the pod. Other binds see the announced pod from here on.
+//! 2. [`limits`]: compute the limits that the pod gets; refuse a node that can not keep them. [`reserve`]: get a reservation pod with a known GPU for each GPU group; wait for it if necessary.
+//! 3. `announce`: write the group labels, the assigned GPUs and the limits on the pod. Other binds see the announced pod from here on.
 //! 4. `mark_reservation_used`: annotate the reservation pods, so that a deletion that was decided earlier fails on their version.
 //! 5. [`final_check`]: read the node again and check that the share fits and that the GPU belongs to this group alone. The check comes
 //!    after the announcement: of two binds that compete for the same memory at least one sees the other.
@@ -21,6 +21,7 @@ mod config_maps;
 pub(crate) mod failure;
 mod final_check;
 mod gpu_share;
+mod limits;
 mod plan;
 pub(crate) mod progress;
 pub(crate) mod report;

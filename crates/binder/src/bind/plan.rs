@@ -57,6 +57,9 @@ pub(crate) fn bind_plan(request: &BindRequest, pod: Option<&Pod>, scheduler_name
     if groups.iter().collect::<BTreeSet<_>>().len() < groups.len() {
         return BindPlan::Unbindable(BindFailure::GpuGroupTwice);
     }
+    if let Err(error) = request.compute_mode() {
+        return BindPlan::Unbindable(error.into());
+    }
     BindPlan::BindShare(groups)
 }
 
@@ -106,6 +109,18 @@ mod tests {
             json!({ "receivedResourceType": "Fraction", "selectedGPUGroups": ["g", "g"] }),
             Some(json!({})),
             "Unbindable(GpuGroupTwice)",
+        );
+        let fractional = |id: &str| json!([{ "id": id, "computeSharingMode": "sm-sharing" }]);
+        check(
+            json!({ "receivedResourceType": "Fraction", "selectedFractionalGpuGroups": fractional("g") }),
+            Some(json!({})),
+            r#"BindShare([GpuGroupKey { node: "n", group: "g" }])"#,
+        );
+        check(
+            json!({ "receivedResourceType": "Fraction", "selectedGPUGroups": ["g"],
+                    "selectedFractionalGpuGroups": fractional("h") }),
+            Some(json!({})),
+            r#"Unbindable(GpuGroups(ListsDiffer { old: "[g]", new: "[h]" }))"#,
         );
         check(
             share.clone(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kai_api::{BindRequest, ObjectKey, Pod, keys};
+use kai_api::{BindRequest, ComputeMode, ObjectKey, Pod, keys};
 use kai_cluster::{Part, Patch, Target};
 use serde_json::{Value, json};
 
@@ -25,10 +25,11 @@ impl Binder {
         request: &BindRequest,
         groups: &[GpuGroupKey],
         facts: &NodeFacts,
+        mode: ComputeMode,
     ) -> Result<Option<Vec<Reservation>>, NotBound> {
         let mut held = Vec::with_capacity(groups.len());
         for key in groups {
-            held.push(self.reserve(request, key, facts).await?);
+            held.push(self.reserve(request, key, facts, mode).await?);
         }
         Ok(held.into_iter().collect())
     }
@@ -38,6 +39,7 @@ impl Binder {
         request: &BindRequest,
         key: &GpuGroupKey,
         facts: &NodeFacts,
+        mode: ComputeMode,
     ) -> Result<Option<Reservation>, NotBound> {
         let bind = ObjectKey::of(request);
         let found = self.read_reservation(key).await?;
@@ -56,12 +58,22 @@ impl Binder {
             self.gc_queue.add(key.clone());
             return Err(NotBound::RetryAfter(RESERVATION_POLL));
         }
+        if let (ReservationState::Ready { .. } | ReservationState::WaitingForGpu, Some(found)) = (&state, &found)
+            && found.compute_mode != mode
+        {
+            return Err(BindFailure::OtherComputeMode {
+                key: key.clone(),
+                held: found.compute_mode,
+                pod: mode,
+            }
+            .into());
+        }
         match (state, found) {
             (ReservationState::Missing, _) => {
                 if self.is_scaling_up().await? {
                     return Err(BindFailure::ScalingUp.into());
                 }
-                let pod = self.new_reservation(key, facts);
+                let pod = self.new_reservation(key, facts, mode);
                 let uid = self.create_reservation(key, pod, Operation::Created).await?;
                 self.pending.add(key, &uid, false, Some(&bind));
                 Ok(None)

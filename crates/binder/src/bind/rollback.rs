@@ -5,6 +5,7 @@ use kai_api::{BindRequest, Pod, keys};
 use kai_cluster::{Part, Patch, Target};
 use serde_json::{Map, Value, json};
 
+use crate::bind::limits::is_written_by_binder;
 use crate::node::allocations::targets_pod;
 use crate::shell::run::Binder;
 
@@ -22,17 +23,15 @@ pub(crate) enum RollbackResult {
 
 /// The metadata patch that removes the labels and annotations of binders from a pod; `None` if the pod has none.
 pub(crate) fn rollback_patch(pod: &Value) -> Option<Value> {
-    let nulls = |field: &str, is_ours: fn(&str) -> bool| -> Map<String, Value> {
+    let nulls = |field: &str, is_ours: &dyn Fn(&str) -> bool| -> Map<String, Value> {
         let present = pod["metadata"][field].as_object().into_iter().flatten();
         present
             .filter(|(key, _)| is_ours(key))
             .map(|(key, _)| (key.clone(), Value::Null))
             .collect()
     };
-    let labels = nulls("labels", keys::is_gpu_group_label);
-    let annotations = nulls("annotations", |key| {
-        [keys::RECEIVED_RESOURCE_TYPE, keys::RECEIVED_GPUS].contains(&key)
-    });
+    let labels = nulls("labels", &keys::is_gpu_group_label);
+    let annotations = nulls("annotations", &|key| is_written_by_binder(pod, key));
     (!labels.is_empty() || !annotations.is_empty()).then(|| json!({ "labels": labels, "annotations": annotations }))
 }
 
@@ -81,11 +80,19 @@ mod tests {
     fn only_what_binders_write_goes() {
         let pod = json!({ "metadata": {
             "labels": { "app": "x", "runai-gpu-group": "g", "runai-gpu-group/h": "h" },
-            "annotations": { "gpu-fraction": "0.5", "received-resource-type": "Fraction", "kai.scheduler/received-gpus": "GPU-1" },
+            "annotations": {
+                "gpu-fraction": "0.5", "received-resource-type": "Fraction", "kai.scheduler/received-gpus": "GPU-1",
+                "kai.scheduler/gpu-limits": "{}", "kai.scheduler/gpu-enforcement-tier": "driver",
+                "nvidia.com/container.main.gpus.devices": "GPU-1", "nvidia.com/container.main.gpu-memory.limit": "1Mi",
+            },
         } });
         let expect = json!({
             "labels": { "runai-gpu-group": null, "runai-gpu-group/h": null },
-            "annotations": { "received-resource-type": null, "kai.scheduler/received-gpus": null },
+            "annotations": {
+                "received-resource-type": null, "kai.scheduler/received-gpus": null, "kai.scheduler/gpu-limits": null,
+                "kai.scheduler/gpu-enforcement-tier": null, "nvidia.com/container.main.gpus.devices": null,
+                "nvidia.com/container.main.gpu-memory.limit": null,
+            },
         });
         assert_eq!(rollback_patch(&pod), Some(expect));
         assert_eq!(

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use kai_api::{BindPhase, BindRequest, ObjectKey, Pod, PodIdentity, keys};
+use kai_api::{BindPhase, BindRequest, ComputeMode, GpuShareAnnotations, ObjectKey, Pod, PodIdentity, keys};
 use kai_engine::model::{GpuFraction, GpuRequest, PodPhase, counted_gpu_memory_mib};
 
 use crate::reservation::state::Reservation;
@@ -27,6 +27,7 @@ pub(crate) struct SharingPod {
     pub(crate) terminating: bool,
     /// UUIDs of the GPUs in the pod's annotation; empty for pods that KAI's binder bound.
     pub(crate) gpus: Vec<String>,
+    pub(crate) compute_mode: ComputeMode,
 }
 
 /// The allocations of one node's shared GPUs.
@@ -159,6 +160,14 @@ impl NodeAllocations {
             .map(String::as_str)
     }
 
+    /// The compute mode of the group's pods.
+    pub(crate) fn compute_mode(&self, group: &str) -> ComputeMode {
+        self.active_members(group)
+            .next()
+            .map(|pod| pod.compute_mode)
+            .unwrap_or_default()
+    }
+
     /// A pod of the group that uses another GPU.
     pub(crate) fn member_on_other_gpu(&self, group: &str, gpu: &str) -> Option<&SharingPod> {
         let assigned = self.active_members(group).filter(|pod| !pod.gpus.is_empty());
@@ -235,6 +244,7 @@ pub(crate) fn sharing_pod(pod: &Pod, request: Option<&BindRequest>, memory_mib: 
         requested_mib: requested_mib(pod, request, memory_mib),
         terminating: pod.is_terminating(),
         gpus: assigned_gpus(pod),
+        compute_mode: compute_mode(pod),
     })
 }
 
@@ -251,6 +261,14 @@ fn request_groups(request: &BindRequest) -> (ObjectKey, Vec<String>) {
 
 pub(crate) fn groups_of(request: &BindRequest) -> Vec<String> {
     request.gpu_groups().iter().map(|group| group.to_string()).collect()
+}
+
+fn compute_mode(pod: &Pod) -> ComputeMode {
+    let share = GpuShareAnnotations::of(&pod.metadata.annotations);
+    share
+        .terms(&pod.gpu_usage())
+        .map(|terms| terms.compute_mode)
+        .unwrap_or_default()
 }
 
 fn assigned_gpus(pod: &Pod) -> Vec<String> {

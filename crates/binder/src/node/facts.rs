@@ -1,6 +1,6 @@
 //! The facts of a node that decide how its GPUs are reserved, and by which names a container gets them. Pure.
 
-use kai_api::{Node, keys};
+use kai_api::{EnforcementTier, Node, gpu_memory_mib, keys};
 use serde_json::Value;
 
 use crate::{Choice, ReservationMode, Settings, TegraMode};
@@ -18,6 +18,8 @@ pub(crate) struct NodeFacts {
     pub(crate) memory_mib: Option<i64>,
     /// MiB per GPU, as in the node's label.
     pub(crate) memory_label_mib: Option<i64>,
+    /// What the node enforces, as in the node's label.
+    pub(crate) tier: Option<EnforcementTier>,
     /// Whether the node has more than one GPU.
     pub(crate) several_gpus: bool,
 }
@@ -57,7 +59,8 @@ impl NodeFacts {
             fake_operator: slim.platform().is_none() && label(keys::NODE_FAKE_GPU) == Some("true"),
             tegra: slim.platform() == Some(keys::PLATFORM_TEGRA) || looks_like_tegra,
             memory_mib: spec.as_ref().and_then(|spec| spec.gpu_memory_mib),
-            memory_label_mib: label(keys::NODE_GPU_MEMORY).and_then(|text| text.parse().ok()),
+            memory_label_mib: label(keys::NODE_GPU_MEMORY).and_then(gpu_memory_mib),
+            tier: label(keys::GPU_ENFORCEMENT).and_then(EnforcementTier::from_name),
             several_gpus: spec.is_some_and(|spec| spec.gpu_count_label.unwrap_or(spec.gpus) > 1),
         }
     }
@@ -96,6 +99,14 @@ impl NodeFacts {
     }
 }
 
+/// The GPUs in KAI's annotation of the container: by their names in the GPU operator's specs where it uses CDI, else by UUID.
+pub(crate) fn annotated_devices(gpus: &[String], naming: Naming) -> String {
+    match naming {
+        Naming::OperatorCdi => visible_devices(gpus, naming),
+        Naming::Uuid | Naming::AgentCdi | Naming::Index => gpus.join(","),
+    }
+}
+
 /// The value of `NVIDIA_VISIBLE_DEVICES` for these GPUs.
 pub(crate) fn visible_devices(gpus: &[String], naming: Naming) -> String {
     let name = |gpu: &String| match naming {
@@ -131,6 +142,13 @@ mod tests {
         );
         assert_eq!((server.agent, server.tegra, server.several_gpus), (false, false, true));
         assert_eq!((server.memory_mib, server.memory_label_mib), (Some(81500), Some(81559)));
+        assert_eq!(server.tier, None);
+        let in_bytes = json!({ "nvidia.com/gpu.memory": "85899345920", "kai.scheduler/gpu-enforcement": "driver" });
+        let in_bytes = facts(in_bytes, "amd64", "6.8.0");
+        assert_eq!(
+            (in_bytes.memory_label_mib, in_bytes.tier),
+            (Some(81920), Some(EnforcementTier::Driver))
+        );
         let jetson = facts(json!({ "kai.scheduler/platform": "tegra" }), "arm64", "6.8.0");
         assert!(jetson.agent && jetson.tegra);
         let bare_jetson = facts(json!({}), "arm64", "5.15.148-tegra");
@@ -172,6 +190,10 @@ mod tests {
         check(&plain, &settings, false, "GPU-1,GPU-2");
         let cdi = "k8s.device-plugin.nvidia.com/gpu=GPU-1,k8s.device-plugin.nvidia.com/gpu=GPU-2";
         check(&plain, &settings, true, cdi);
+        assert_eq!(annotated_devices(&gpus, Naming::OperatorCdi), cdi);
+        for naming in [Naming::Uuid, Naming::AgentCdi, Naming::Index] {
+            assert_eq!(annotated_devices(&gpus, naming), "GPU-1,GPU-2");
+        }
         check(&plain, &tests_settings(&["--cdi-enabled=true"]), false, cdi);
         check(&plain, &tests_settings(&["--cdi-enabled=false"]), true, "GPU-1,GPU-2");
         let agent = NodeFacts {

@@ -75,7 +75,7 @@ pub(crate) fn gc_action(
 #[cfg(test)]
 mod tests {
 
-    use kai_api::ObjectKey;
+    use kai_api::{ComputeMode, ObjectKey};
 
     use super::*;
     use crate::node::allocations::SharingPod;
@@ -90,6 +90,7 @@ mod tests {
             requested_mib: 1,
             terminating,
             gpus: gpus.iter().map(|gpu| (*gpu).to_owned()).collect(),
+            compute_mode: ComputeMode::TimeSlicing,
         }
     }
 
@@ -103,6 +104,7 @@ mod tests {
             alive: true,
             terminating: false,
             gpu: Some("GPU-1".into()),
+            compute_mode: ComputeMode::TimeSlicing,
             out_of_cpu_or_memory: false,
         }
     }

@@ -3,7 +3,7 @@
 //! On a node with our agent the pod only sleeps, without privileges, token or driver. On other nodes it finds its GPU by NVML; on a
 //! Jetson it needs the driver's libraries and device nodes for that.
 
-use kai_api::keys;
+use kai_api::{ComputeMode, keys};
 use serde_json::{Map, Value, json};
 
 use crate::node::facts::NodeFacts;
@@ -49,6 +49,7 @@ pub(crate) fn reservation_pod(
     key: &GpuGroupKey,
     facts: &NodeFacts,
     requests: PodRequests,
+    mode: ComputeMode,
     settings: &Settings,
 ) -> Value {
     let sleeps = facts.agent_annotates(settings);
@@ -57,7 +58,7 @@ pub(crate) fn reservation_pod(
         "metadata": {
             "name": reservation_name(key),
             "labels": { keys::APP: settings.identity.reservation_pods.app_label, keys::GPU_GROUP: key.group },
-            "annotations": { keys::KARPENTER_DO_NOT_DISRUPT: "true" },
+            "annotations": { keys::KARPENTER_DO_NOT_DISRUPT: "true", keys::RESERVATION_COMPUTE_MODE: mode.name() },
         },
         "spec": {
             // The scheduler has chosen the node already.
@@ -183,6 +184,7 @@ mod tests {
             &GpuGroupKey::new("n", "g"),
             facts,
             PodRequests::Full,
+            ComputeMode::TimeSlicing,
             &tests_settings(flags),
         )
     }
@@ -326,7 +328,12 @@ mod tests {
             &GpuGroupKey::new("n", "g"),
             &NodeFacts::default(),
             PodRequests::GpuOnly,
+            ComputeMode::SmSharing,
             &settings,
+        );
+        assert_eq!(
+            pod["metadata"]["annotations"]["kai.scheduler/gpu-compute-mode"],
+            "sm-sharing"
         );
         let gpu = json!({ "nvidia.com/gpu": "1" });
         let resources = &pod["spec"]["containers"][0]["resources"];

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kai_api::{Object, Pod};
+use kai_api::{ComputeMode, Object, Pod};
 use kai_cluster::{Deletion, InstallationOwner, Target};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -45,8 +45,9 @@ impl FullNodes {
 
 impl Binder {
     /// The manifest of the group's reservation pod.
-    pub(crate) fn new_reservation(&self, key: &GpuGroupKey, facts: &NodeFacts) -> Value {
-        reservation_pod(key, facts, self.full_nodes.requests_for(&key.node), &self.settings)
+    pub(crate) fn new_reservation(&self, key: &GpuGroupKey, facts: &NodeFacts, mode: ComputeMode) -> Value {
+        let requests = self.full_nodes.requests_for(&key.node);
+        reservation_pod(key, facts, requests, mode, &self.settings)
     }
 
     /// Creates the group's reservation pod and returns its UID; empty if the pod exists already.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kai_api::{ObjectReference, keys};
+use kai_api::{ComputeMode, ObjectReference, keys};
 use kai_cluster::WorkResult;
 
 use crate::GpuGroupKey;
@@ -61,7 +61,8 @@ impl Binder {
             }
             (GcAction::Recreate, _) => {
                 let own: Vec<String> = allocations.gpus_of_members(&key.group).map(str::to_owned).collect();
-                self.recreate_reservation(key, &own, allocations.unreserved_gpu(&key.group))
+                let mode = allocations.compute_mode(&key.group);
+                self.recreate_reservation(key, &own, allocations.unreserved_gpu(&key.group), mode)
                     .await
             }
             (GcAction::Mismatch { gpu }, Some(found)) => {
@@ -87,6 +88,7 @@ impl Binder {
         key: &GpuGroupKey,
         own_gpus: &[String],
         wanted: Option<&str>,
+        mode: ComputeMode,
     ) -> Result<WorkResult, kai_cluster::Error> {
         let Some(facts) = self.node_facts(&key.node).await? else {
             // The node is gone, and its pods will be deleted.
@@ -96,7 +98,7 @@ impl Binder {
             return Ok(result);
         }
         tracing::warn!(group = %key, "running pods share a GPU without a reservation pod; it is created again");
-        let mut pod = self.new_reservation(key, &facts);
+        let mut pod = self.new_reservation(key, &facts, mode);
         if let Some(gpu) = wanted {
             pod["metadata"]["annotations"][keys::RESERVATION_WANTED_GPU] = gpu.into();
         }
@@ -113,7 +115,7 @@ impl Binder {
     ) -> Result<Option<WorkResult>, kai_cluster::Error> {
         for (number, placeholder) in (0_u32..).zip(self.placeholders.needed_for(key)) {
             let Some(held) = self.read_reservation(&placeholder).await? else {
-                let pod = self.new_reservation(&placeholder, facts);
+                let pod = self.new_reservation(&placeholder, facts, ComputeMode::default());
                 self.create_reservation(&placeholder, pod, Operation::Created).await?;
                 return Ok(Some(WorkResult::RequeueAfter(PLACEHOLDER_PAUSE)));
             };

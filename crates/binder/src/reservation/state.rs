@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kai_api::{Pod, keys};
+use kai_api::{ComputeMode, Pod, keys};
 use kai_engine::model::PodPhase;
 
 use crate::{GpuGroupKey, reservation_name};
@@ -22,6 +22,8 @@ pub(crate) struct Reservation {
     pub(crate) terminating: bool,
     /// UUID of the GPU that the pod holds, once it is annotated.
     pub(crate) gpu: Option<String>,
+    /// The compute mode of the group's pods.
+    pub(crate) compute_mode: ComputeMode,
     /// Whether the kubelet rejected the pod because the node has no CPU or memory left for it.
     pub(crate) out_of_cpu_or_memory: bool,
 }
@@ -47,6 +49,13 @@ impl Reservation {
                 .text(keys::RESERVED_GPU)
                 .filter(|gpu| !gpu.is_empty())
                 .map(str::to_owned),
+            // Binders before the annotation knew no other mode.
+            compute_mode: pod
+                .metadata
+                .annotations
+                .text(keys::RESERVATION_COMPUTE_MODE)
+                .and_then(ComputeMode::from_name)
+                .unwrap_or_default(),
             out_of_cpu_or_memory: false,
         }
     }
@@ -159,6 +168,7 @@ mod tests {
             alive: true,
             terminating: false,
             gpu: None,
+            compute_mode: ComputeMode::TimeSlicing,
             out_of_cpu_or_memory: false,
         }
     }

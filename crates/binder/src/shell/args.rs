@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kai_api::{Backoff, PodIdentity, ReservationPods, keys};
+use kai_api::{Backoff, GpuSharingMode, PodIdentity, ReservationPods, keys};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -75,6 +75,10 @@ pub struct Args {
     /// Whether containers get GPUs as CDI devices. By default it depends on the GPU operator's ClusterPolicy and on the node.
     #[arg(long, value_enum)]
     pub cdi_enabled: Option<Choice>,
+    /// How pods share GPUs: NonMemoryEnforced, HamiCore, NvFractions, or Disabled. Without this flag HamiCore if --plugins has hamicore, else
+    /// NonMemoryEnforced.
+    #[arg(long, value_name = "MODE")]
+    pub gpu_sharing_mode: Option<GpuSharingMode>,
     /// Plugins as JSON: names with `enabled`, `priority` and `arguments`.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "JSON")]
     pub plugins: String,
@@ -113,9 +117,7 @@ impl Args {
         };
         Ok(Settings {
             cdi: self.cdi_enabled.or_else(|| cdi_argument(&plugins)).unwrap_or_default(),
-            hami_core: plugins
-                .get("hamicore")
-                .is_some_and(|plugin| plugin.enabled.unwrap_or(true)),
+            gpu_sharing: gpu_sharing(self.gpu_sharing_mode, &plugins),
             pod_security_context: json(
                 "resource-reservation-pod-security-context",
                 &self.resource_reservation_pod_security_context,
@@ -151,6 +153,18 @@ impl Args {
                 longest: Duration::from_secs(self.rate_limiter_max_delay),
             },
         })
+    }
+}
+
+/// Before the mode, KAI's plugin alone turned HAMi's limits on; with the default mode it still does.
+fn gpu_sharing(mode: Option<GpuSharingMode>, plugins: &BTreeMap<String, Plugin>) -> GpuSharingMode {
+    let plugin = plugins.get("hamicore");
+    match (
+        mode.unwrap_or_default(),
+        plugin.is_some_and(|plugin| plugin.enabled.unwrap_or(true)),
+    ) {
+        (GpuSharingMode::NonMemoryEnforced, true) => GpuSharingMode::HamiCore,
+        (mode, _) => mode,
     }
 }
 
@@ -206,7 +220,7 @@ mod tests {
         assert_eq!(settings.workers_max, 10);
         assert_eq!((settings.cdi, settings.tegra), (Choice::Auto, TegraMode::Auto));
         assert_eq!(settings.sleeper_arguments, ["resource-reservation", "--sleep"]);
-        assert!(!settings.hami_core);
+        assert_eq!(settings.gpu_sharing, GpuSharingMode::NonMemoryEnforced);
     }
 
     #[test]
@@ -222,7 +236,22 @@ mod tests {
         assert_eq!(found.reservation_resources["requests"]["cpu"], "1m");
         assert_eq!(found.container_security_context.unwrap()["runAsUser"], 10000);
         assert_eq!(found.cdi, Choice::True);
-        assert!(found.hami_core);
+        assert_eq!(found.gpu_sharing, GpuSharingMode::HamiCore);
+        let mode = |flags: &[&str]| settings(flags).unwrap().gpu_sharing;
+        let hami = r#"--plugins={"hamicore":{}}"#;
+        assert_eq!(mode(&["--gpu-sharing-mode=NvFractions"]), GpuSharingMode::NvFractions);
+        assert_eq!(
+            mode(&["--gpu-sharing-mode=NonMemoryEnforced", hami]),
+            GpuSharingMode::HamiCore
+        );
+        assert_eq!(
+            mode(&["--gpu-sharing-mode=NvFractions", hami]),
+            GpuSharingMode::NvFractions
+        );
+        assert_eq!(
+            mode(&[r#"--plugins={"hamicore":{"enabled":false}}"#]),
+            GpuSharingMode::NonMemoryEnforced
+        );
         let over = settings(&[
             "--cdi-enabled=false",
             r#"--plugins={"gpusharing":{"arguments":{"cdiEnabled":true}}}"#,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kai_api::{Backoff, PodIdentity};
+use kai_api::{Backoff, GpuSharingMode, PodIdentity};
 use serde_json::Value;
 
 /// Settings of the binder.
@@ -44,8 +44,8 @@ pub struct Settings {
     pub scale_adjust_namespace: String,
     /// Whether containers get GPUs as CDI devices.
     pub cdi: Choice,
-    /// Whether pods get a memory limit for HAMi's library.
-    pub hami_core: bool,
+    /// How pods share GPUs.
+    pub gpu_sharing: GpuSharingMode,
     /// BindRequests in work at a time.
     pub workers_max: usize,
     /// Backoff of both work queues.

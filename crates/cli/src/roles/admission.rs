@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use kai_cluster::Context;
-use kai_controllers::admission::{self, Feature};
+use kai_controllers::admission;
 
 use super::process::{IgnoredRates, Process};
 use super::run::{Leadership, PageAddress, run};
@@ -44,13 +44,8 @@ impl Role for Admission {
 
     const NAME: &'static str = "admission";
 
-    fn settings(args: admission::Args, flags: &[String]) -> anyhow::Result<admission::Settings> {
-        let mut settings = args.settings()?;
-        // Alone, the role has GPU sharing off by default, as KAI has. An installation of all roles in one process wants it.
-        if !flags.iter().any(|flag| flag.starts_with("--gpu-sharing-enabled")) {
-            settings.gpu_sharing = Feature::On;
-        }
-        Ok(settings)
+    fn settings(args: admission::Args, _: &[String]) -> anyhow::Result<admission::Settings> {
+        Ok(args.settings()?)
     }
 
     fn watches(settings: &admission::Settings) -> String {

@@ -90,7 +90,7 @@ mod tests {
     fn kai_takes_the_arguments_of_every_plan() {
         let config = json!({
             "global": {
-                "schedulerName": "s", "queueLabelKey": "q", "nodePoolLabelKey": "p", "jsonLog": true, "replicaCount": 2,
+                "schedulerName": "s", "queueLabelKey": "q", "nodePoolLabelKey": "p", "jsonLog": true, "replicaCount": 2, "gpuSharingMode": "HamiCore",
                 "namespaceLabelSelector": { "a": "b" }, "podLabelSelector": { "a": "b" },
             },
             "podGrouper": {
@@ -112,7 +112,7 @@ mod tests {
                 },
             },
             "admission": {
-                "gpuSharing": true, "blockNvidiaVisibleDevices": true, "queueLabelSelector": true,
+                "blockNvidiaVisibleDevices": true, "queueLabelSelector": true,
                 "gpuFractionRuntimeClassName": "nvidia", "webhook": { "port": 1, "targetPort": 2, "probePort": 3, "metricsPort": 4 },
             },
             "scheduler": { "service": { "k8sClientConfig": { "qps": 1, "burst": 2 } } },

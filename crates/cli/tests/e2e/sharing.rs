@@ -1,5 +1,6 @@
 //! Whole GPUs, GPU fractions, GPU memory, MIG slices, time-slicing, and a Jetson.
 
+use kai_api::{GpuLimits, keys};
 use kai_cli::roles::RoleSettings;
 use kai_embedded::kubelet::NodeTemplate;
 use serde_json::json;
@@ -20,6 +21,80 @@ fn a_whole_gpu_and_two_halves() {
         cluster.until_only_running(&["whole", "half-a", "half-b"]).await;
         let groups = |name: &str| cluster.pod(name).unwrap().gpu_groups().join(",");
         assert_eq!(groups("half-a"), groups("half-b"), "both halves are of one GPU");
+    });
+}
+
+#[test]
+fn request_and_limit_of_a_pod_become_the_limits_of_the_bound_pod() {
+    let mut node = node("h100:1");
+    node.labels
+        .insert(keys::GPU_ENFORCEMENT.to_owned(), "driver".to_owned());
+    scenario(&[node], async |cluster| {
+        let request = "nvidia.com/container.main.gpu-memory.request";
+        let limit = "nvidia.com/container.main.gpu-memory.limit";
+        let burst = PodManifest::new("burst")
+            .annotation(request, "20Gi")
+            .annotation(limit, "40Gi");
+        cluster
+            .create(burst.annotation(keys::GPU_ENFORCEMENT, "required").build())
+            .await;
+        let short = PodManifest::new("short")
+            .gpu_memory_mib("20480")
+            .annotation(keys::GPU_MEMORY_LIMIT, "30Gi");
+        cluster.create(short.build()).await;
+        cluster.create(PodManifest::new("tenth").fraction("0.1").build()).await;
+        // The requests fit on the GPU of 80 GiB, the limits would not.
+        cluster.until_only_running(&["burst", "short", "tenth"]).await;
+        let annotation = |pod: &str, key: &str| {
+            let pod = cluster.pod(pod).unwrap();
+            pod.metadata.annotations.text(key).unwrap_or_default().to_owned()
+        };
+        let limits = |pod: &str| GpuLimits::parse(&annotation(pod, keys::GPU_LIMITS)).unwrap();
+        for (pod, memory_mib) in [("burst", 40_960), ("short", 30_720)] {
+            let limits = limits(pod);
+            assert_eq!((&*limits.container, limits.memory_mib), ("main", memory_mib), "{pod}");
+            assert_eq!(annotation(pod, keys::GPU_ENFORCEMENT_TIER), "driver");
+            let devices = annotation(pod, "nvidia.com/container.main.gpus.devices");
+            assert_eq!(devices, annotation(pod, keys::RECEIVED_GPUS));
+        }
+        assert_eq!(
+            (annotation("burst", request), annotation("burst", limit)),
+            ("20Gi".into(), "40Gi".into())
+        );
+        assert_eq!(
+            (annotation("short", request), annotation("short", limit)),
+            ("20480Mi".into(), "30Gi".into())
+        );
+        // Without a limit the request is the limit.
+        let tenth = format!("{}Mi", limits("tenth").memory_mib);
+        assert_eq!(
+            (annotation("tenth", request), annotation("tenth", limit)),
+            (tenth.clone(), tenth)
+        );
+        cluster
+            .create(PodManifest::new("late").annotation(request, "60Gi").build())
+            .await;
+        cluster.until_waiting("late", "GPU").await;
+    });
+}
+
+/// The pods in docs/gpu-sharing.md run, and have the limits that the page says.
+#[test]
+fn the_pods_of_the_page_about_sharing_run() {
+    let page = include_str!("../../../../docs/gpu-sharing.md");
+    let blocks = page
+        .split("```yaml\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next());
+    let pods: Vec<serde_json::Value> = blocks.map(|block| serde_saphyr::from_str(block).unwrap()).collect();
+    scenario(&[node("h100:1")], async |cluster| {
+        for pod in &pods {
+            cluster.create(pod.clone()).await;
+        }
+        cluster.until_only_running(&["burst", "half"]).await;
+        let burst = cluster.pod("burst").unwrap();
+        let limits = burst.metadata.annotations.text(keys::GPU_LIMITS).unwrap();
+        assert!(page.contains(&format!("`{limits}`")), "{limits}");
     });
 }
 

@@ -4,7 +4,7 @@
 //! The expressions use plain CEL (`has`, `all`, `in`) and check every field before they read it: an expression that fails denies the
 //! request, and these policies cover all pods of a cluster.
 
-use kai_api::keys;
+use kai_api::keys::{self, KeySet};
 use serde_json::{Value, json};
 
 use super::args::Settings;
@@ -212,11 +212,11 @@ fn pod_validations(settings: &Settings) -> Vec<Value> {
     let message = format!(
         "Pod: {}: {}: {}",
         fixed.map.path(),
-        fixed.keys.exact.join(", "),
+        key_list(fixed),
         protected_keys::GPU_REQUEST_CHANGED
     );
     validations.push(deny_unless(
-        &format!("request.operation != 'UPDATE' || {}", unchanged(fixed)),
+        &format!("request.operation != 'UPDATE' || {}", unchanged_keys(fixed)),
         &message,
     ));
     validations
@@ -310,29 +310,51 @@ fn protected_key_validations(kind: &str, table: &ProtectedKeys, exception: Optio
 
 fn is_protected(table: &ProtectedKeys) -> String {
     let exact = table.keys.exact.iter().map(|key| format!("key == '{key}'"));
-    let prefixes = table
-        .keys
-        .prefixes
-        .iter()
-        .map(|prefix| format!("key.startsWith('{prefix}')"));
-    exact.chain(prefixes).collect::<Vec<_>>().join(" || ")
+    exact.chain(patterns(&table.keys)).collect::<Vec<_>>().join(" || ")
 }
 
-fn key_list(table: &ProtectedKeys) -> String {
+/// The keys of the set that are no single keys, as expressions.
+fn patterns(keys: &KeySet) -> impl Iterator<Item = String> {
+    let prefixes = keys.prefixes.iter().map(|prefix| format!("key.startsWith('{prefix}')"));
+    let containers = keys.containers.iter().map(|of| {
+        // Prefix and suffix must not overlap.
+        let (prefix, suffix) = (of.prefix, of.suffix);
+        let bytes_min = prefix.len() + suffix.len();
+        format!("(key.startsWith('{prefix}') && key.endsWith('{suffix}') && size(key) >= {bytes_min})")
+    });
+    prefixes.chain(containers)
+}
+
+pub(super) fn key_list(table: &ProtectedKeys) -> String {
     let exact = table.keys.exact.iter().map(|key| (*key).to_owned());
     let prefixes = table.keys.prefixes.iter().map(|prefix| format!("{prefix}*"));
-    exact.chain(prefixes).collect::<Vec<_>>().join(", ")
+    let containers = table.keys.containers.iter().map(ToString::to_string);
+    exact.chain(prefixes).chain(containers).collect::<Vec<_>>().join(", ")
 }
 
-fn unchanged(table: &ProtectedKeys) -> String {
+/// No key of the table is added, changed or removed.
+pub(super) fn unchanged_keys(table: &ProtectedKeys) -> String {
     let path = table.map.path();
     let keys: Vec<String> = table.keys.exact.iter().map(|key| format!("'{key}'")).collect();
     let there = |object: &str| format!("(has({object}.{path}) && key in {object}.{path})");
     let (new, old) = (there("object"), there("oldObject"));
-    format!(
+    let exact = format!(
         "[{}].all(key, {new} == {old} && (!{new} || object.{path}[key] == oldObject.{path}[key]))",
         keys.join(", ")
-    )
+    );
+    let patterns: Vec<String> = patterns(&table.keys).collect();
+    if patterns.is_empty() {
+        return exact;
+    }
+    let is_pattern = patterns.join(" || ");
+    let kept = |one: &str, other: &str| {
+        format!(
+            "(!has({one}.{path}) || {one}.{path}.all(key, !({is_pattern}) || ({} && {one}.{path}[key] == {other}.{path}[key])))",
+            there(other)
+        )
+    };
+    let (added, removed) = (kept("object", "oldObject"), kept("oldObject", "object"));
+    format!("({exact} && {added} && {removed})")
 }
 
 fn no_own_app(settings: &Settings) -> String {
@@ -357,11 +379,13 @@ fn no_own_app(settings: &Settings) -> String {
 /// Only pods of this scheduler that request a part of a GPU may have share devices.
 fn no_share_device_by_hand(scheduler_name: &str) -> String {
     let path = MetadataMap::Annotations.path();
-    let annotated = |key: &str| format!("'{key}' in object.{path}");
+    let share = keys::GPU_SHARE_ANNOTATIONS;
+    let exact = share.exact.iter().map(|key| format!("'{key}' in object.{path}"));
+    let of_container = patterns(&share).collect::<Vec<_>>().join(" || ");
+    let of_container = format!("!object.{path}.all(key, !({of_container}))");
     let sharing = format!(
-        "(has(object.spec.schedulerName) && object.spec.schedulerName == '{scheduler_name}' && has(object.{path}) && ({} || {}))",
-        annotated(keys::GPU_FRACTION),
-        annotated(keys::GPU_MEMORY)
+        "(has(object.spec.schedulerName) && object.spec.schedulerName == '{scheduler_name}' && has(object.{path}) && ({}))",
+        exact.chain([of_container]).collect::<Vec<_>>().join(" || ")
     );
     let without = |list: &str| {
         let share_device = keys::RESOURCE_GPU_SHARE;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ArgAction::Set;
-use kai_api::{ReservationPods, keys};
+use kai_api::{GpuSharingMode, ReservationPods, keys};
 
 use super::trusted_users::{InvalidUserMatcher, UserMatcher};
 
@@ -32,9 +32,13 @@ pub struct Args {
     /// Port that the webhooks are served on.
     #[arg(long = "webhook-addr", default_value_t = 9443)]
     pub webhook_port: u16,
-    /// Accept pods that request a part of a GPU.
-    #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
-    pub gpu_sharing_enabled: bool,
+    /// How pods share GPUs: NonMemoryEnforced, HamiCore, NvFractions, or Disabled. Without this flag and --gpu-sharing-enabled:
+    /// NonMemoryEnforced.
+    #[arg(long, value_name = "MODE")]
+    pub gpu_sharing_mode: Option<GpuSharingMode>,
+    /// The flag before --gpu-sharing-mode: true is NonMemoryEnforced, false is Disabled.
+    #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub gpu_sharing_enabled: Option<bool>,
     /// Add the memory limit that HAMi's library reads to pods that share GPUs.
     #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
     pub hami_core_enabled: bool,
@@ -137,8 +141,8 @@ pub struct Settings {
     pub scheduler_name: String,
     /// Port of the webhook server.
     pub webhook_port: u16,
-    /// Whether pods may request a part of a GPU.
-    pub gpu_sharing: Feature,
+    /// How pods share GPUs.
+    pub gpu_sharing: GpuSharingMode,
     /// Whether pods that share GPUs get HAMi's memory limit.
     pub hami_core: Feature,
     /// Whether containers that request no GPU get `NVIDIA_VISIBLE_DEVICES=void`.
@@ -261,6 +265,9 @@ pub enum ArgsError {
         "--register=false: whoever registers the webhooks has to know their authority; give certificate, key and authority with --cert-dir"
     )]
     Unregistered,
+    /// --gpu-sharing-enabled says another thing than --gpu-sharing-mode.
+    #[error("--gpu-sharing-enabled contradicts --gpu-sharing-mode={0}; remove it")]
+    GpuSharing(GpuSharingMode),
     /// The value is used in CEL expressions and has a character that would end the string.
     #[error("--{flag}: {text:?} has a quote, a backslash or a control character; write a plain name")]
     Name {
@@ -286,6 +293,13 @@ impl Args {
                 });
             }
         }
+        let gpu_sharing = GpuSharingMode::of(self.gpu_sharing_mode, self.gpu_sharing_enabled);
+        if self
+            .gpu_sharing_enabled
+            .is_some_and(|enabled| enabled != gpu_sharing.shares())
+        {
+            return Err(ArgsError::GpuSharing(gpu_sharing));
+        }
         let mut trusted_users = vec![
             UserMatcher::accounts_of(&self.namespace),
             UserMatcher::accounts_of(&self.resource_reservation_namespace),
@@ -300,8 +314,8 @@ impl Args {
         Ok(Settings {
             scheduler_name: self.scheduler_name.clone(),
             webhook_port: self.webhook_port,
-            gpu_sharing: self.gpu_sharing_enabled.into(),
-            hami_core: self.hami_core_enabled.into(),
+            gpu_sharing,
+            hami_core: (self.hami_core_enabled || gpu_sharing == GpuSharingMode::HamiCore).into(),
             block_visible_devices: self.block_nvidia_visible_devices.into(),
             share_devices: self.gpu_share_devices.into(),
             runtime_class: RuntimeClassChoice::from_flag(runtime_class.map(String::as_str)),
@@ -480,7 +494,7 @@ mod tests {
         );
         assert_eq!(
             (settings.gpu_sharing, settings.share_devices),
-            (Feature::Off, Feature::On)
+            (GpuSharingMode::NonMemoryEnforced, Feature::On)
         );
         assert_eq!(settings.runtime_class, RuntimeClassChoice::NvidiaIfThere);
         assert_eq!(settings.host_names()[1], "admission.kai-scheduler.svc");
@@ -506,7 +520,10 @@ mod tests {
             "admin,group:ops",
         ])
         .unwrap();
-        assert_eq!((given.gpu_sharing, given.hami_core), (Feature::On, Feature::On));
+        assert_eq!(
+            (given.gpu_sharing, given.hami_core),
+            (GpuSharingMode::NonMemoryEnforced, Feature::On)
+        );
         assert_eq!(
             (given.block_visible_devices, given.share_devices),
             (Feature::Off, Feature::Off)
@@ -545,6 +562,35 @@ mod tests {
                 .unwrap()
                 .register
         );
+    }
+
+    #[test]
+    fn the_mode_of_gpu_sharing_and_the_flag_before_it() {
+        let mode = |flags: &[&str]| settings(flags).map(|settings| (settings.gpu_sharing, settings.hami_core));
+        for (flags, expect) in [
+            (
+                &["--gpu-sharing-enabled=false"][..],
+                (GpuSharingMode::Disabled, Feature::Off),
+            ),
+            (
+                &["--gpu-sharing-enabled"],
+                (GpuSharingMode::NonMemoryEnforced, Feature::Off),
+            ),
+            (
+                &["--gpu-sharing-mode=HamiCore"],
+                (GpuSharingMode::HamiCore, Feature::On),
+            ),
+            (
+                &["--gpu-sharing-mode=NvFractions", "--gpu-sharing-enabled=true"],
+                (GpuSharingMode::NvFractions, Feature::Off),
+            ),
+        ] {
+            assert_eq!(mode(flags), Ok(expect), "{flags:?}");
+        }
+        let error = mode(&["--gpu-sharing-mode=Disabled", "--gpu-sharing-enabled"]).unwrap_err();
+        assert!(error.contains("--gpu-sharing-enabled contradicts"), "{error}");
+        let error = mode(&["--gpu-sharing-mode=On"]).unwrap_err();
+        assert!(error.contains("NvFractions"), "{error}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Pods that share GPUs: which container gets the GPU share, and the names of the pod's ConfigMaps. The binder uses the same names.
 
-use kai_api::{ContainerRef, keys, share_container};
+use kai_api::{ContainerRef, TextMap, keys, share_container};
 use serde_json::Value;
 
 use super::review::FieldError;
@@ -18,14 +18,20 @@ const TOKEN_ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// Whether the pod requests a part of a GPU. The annotation's key decides: an invalid value is denied, not ignored.
 pub(crate) fn is_fractional(pod: &Value) -> bool {
-    let has = |key| unstructured::entry(pod, MetadataMap::Annotations, key).is_some();
-    has(keys::GPU_FRACTION) || has(keys::GPU_MEMORY)
+    unstructured::entries(pod, MetadataMap::Annotations).any(|(key, _)| keys::GPU_SHARE_ANNOTATIONS.contains(key))
+}
+
+/// The annotations of the pod's GPU request. A value that is no string is its JSON, so that the parser denies it.
+pub(crate) fn request_annotations(pod: &Value) -> TextMap {
+    let entries = unstructured::entries(pod, MetadataMap::Annotations);
+    let requested = entries.filter(|(key, _)| keys::GPU_REQUEST_ANNOTATIONS.contains(key));
+    requested.map(|(key, value)| (key.into(), (&*value).into())).collect()
 }
 
 /// The container that gets the GPU share; `None` if the pod has no container.
 pub(crate) fn container(pod: &Value) -> Result<Option<ContainerRef>, FieldError> {
     share_container(pod).map_err(|error| {
-        let field = format!("metadata.annotations.{}", keys::GPU_FRACTION_CONTAINER);
+        let field = format!("metadata.annotations.{}", error.key());
         FieldError::invalid(field, error.to_string())
     })
 }

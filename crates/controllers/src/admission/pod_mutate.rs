@@ -1,13 +1,13 @@
 //! Mutation of the scheduler's pods: pods that share GPUs get references to the ConfigMaps that the binder will create, and, if that is
 //! turned on, containers that request no GPU get `NVIDIA_VISIBLE_DEVICES=void`. The mutation is idempotent.
 
-use kai_api::{ContainerRef, keys};
+use kai_api::{ContainerRef, GpuShareAnnotations, GpuSharingMode, keys};
 use serde_json::{Value, json};
 
 use super::args::{Feature, Settings};
 use super::gpu_share::{self, SharedGpuNames};
 use super::review::{FieldError, Operation, Request, Verdict};
-use super::unstructured;
+use super::unstructured::{self, MetadataMap};
 use super::visible_devices;
 
 /// Mutates a pod. `token` is the random part of new names, `runtime_class` the class of pods that share GPUs.
@@ -35,8 +35,14 @@ fn mutated(
         Operation::Create => {
             fill_namespace(&mut pod, &request.namespace)?;
             if let Some(container) = container {
-                let names = gpu_share::names(&pod, container, token)?;
-                share_gpus(&mut pod, container, &names, settings);
+                translate(&mut pod, container);
+                match gpu_source(&pod, container, settings) {
+                    GpuSource::ShareDevice => share_device(&mut pod, container),
+                    GpuSource::ConfigMaps => {
+                        let names = gpu_share::names(&pod, container, token)?;
+                        share_gpus(&mut pod, container, &names, settings);
+                    }
+                }
             }
             if let Some(class) = runtime_class.filter(|_| fractional) {
                 set_runtime_class(&mut pod, class);
@@ -63,6 +69,47 @@ fn fill_namespace(pod: &mut Value, namespace: &str) -> Result<(), FieldError> {
             Ok(())
         }
         Some(_) | None => Ok(()),
+    }
+}
+
+/// What tells a container its GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GpuSource {
+    /// A share device alone.
+    ShareDevice,
+    /// ConfigMaps of the binder, and where it can a share device.
+    ConfigMaps,
+}
+
+/// In the mode `NvFractions` every node for shared GPUs brings them into containers itself, so that the ConfigMaps are not needed. A pod that
+/// refers to them, and an init container that ends, for which there is no share device, get them in every mode.
+fn gpu_source(pod: &Value, at: ContainerRef, settings: &Settings) -> GpuSource {
+    let container = pod.pointer(&at.pointer()).unwrap_or(&Value::Null);
+    let device = settings.share_devices == Feature::On && gpu_share::may_request_share_device(at, container);
+    let refers = unstructured::entry(pod, MetadataMap::Annotations, keys::SHARED_GPU_CONFIG_MAP).is_some();
+    match settings.gpu_sharing {
+        GpuSharingMode::NvFractions if device && !refers => GpuSource::ShareDevice,
+        GpuSharingMode::NvFractions
+        | GpuSharingMode::NonMemoryEnforced
+        | GpuSharingMode::HamiCore
+        | GpuSharingMode::Disabled => GpuSource::ConfigMaps,
+    }
+}
+
+/// Adds the annotations of the container by which KAI's tools know the request and its limit.
+fn translate(pod: &mut Value, container: ContainerRef) {
+    let name = unstructured::text(pod, &format!("{}/name", container.pointer())).map(str::to_owned);
+    let Some(name) = name else { return };
+    let annotations = gpu_share::request_annotations(pod);
+    for (key, value) in GpuShareAnnotations::of(&annotations).translated(&name) {
+        pod["metadata"]["annotations"][key] = (&*value).into();
+    }
+}
+
+fn share_device(pod: &mut Value, container: ContainerRef) {
+    let target = pod.pointer_mut(&container.pointer());
+    if let Some(target) = target.filter(|target| target.is_object()) {
+        request_share_device(target);
     }
 }
 
@@ -247,12 +294,65 @@ mod tests {
     }
 
     #[test]
+    fn request_and_limit_are_translated_for_the_container() {
+        let annotations = |given: Value| {
+            let mut pod = fraction();
+            pod["metadata"]["annotations"] = given;
+            let mut annotations = after(&pod, &Settings::default())["metadata"]["annotations"].clone();
+            annotations
+                .as_object_mut()
+                .unwrap()
+                .remove("runai/shared-gpu-configmap")
+                .unwrap();
+            annotations
+        };
+        let request = "nvidia.com/container.main.gpu-memory.request";
+        let limit = "nvidia.com/container.main.gpu-memory.limit";
+        assert_eq!(
+            annotations(json!({"gpu-memory": "4096", "gpu-memory.limit": "8Gi"})),
+            json!({"gpu-memory": "4096", "gpu-memory.limit": "8Gi", request: "4096Mi", limit: "8Gi"})
+        );
+        assert_eq!(
+            annotations(json!({"gpu-fraction": "0.5", "gpu-fraction.limit": "0.7"})),
+            json!({"gpu-fraction": "0.5", "gpu-fraction.limit": "0.7",
+                "kai.scheduler/container.main.gpu-memory.portion.limit": "0.7"})
+        );
+        let side = json!({"nvidia.com/container.side.gpu-memory.limit": "8Gi"});
+        assert_eq!(annotations(side.clone()), side);
+    }
+
+    #[test]
+    fn in_the_mode_nv_fractions_a_share_device_is_enough() {
+        let nv_fractions = settings(|settings| settings.gpu_sharing = GpuSharingMode::NvFractions);
+        let pod = after(&fraction(), &nv_fractions);
+        let mut expect = fraction();
+        let device = json!({"kai.scheduler/gpu-share": "1"});
+        expect["spec"]["containers"][0]["resources"] = json!({"requests": device, "limits": device});
+        expect["spec"]["runtimeClassName"] = "nvidia".into();
+        assert_eq!(pod, expect);
+        let refers_to_config_maps =
+            |pod: &Value| pod["metadata"]["annotations"]["runai/shared-gpu-configmap"].is_string();
+        let mut init = fraction();
+        init["metadata"]["annotations"]["gpu-fraction-container-name"] = "load".into();
+        init["spec"]["initContainers"] = json!([{"name": "load"}]);
+        assert!(refers_to_config_maps(&after(&init, &nv_fractions)), "no share device");
+        let off = settings(|settings| {
+            settings.gpu_sharing = GpuSharingMode::NvFractions;
+            settings.share_devices = Feature::Off;
+        });
+        assert!(refers_to_config_maps(&after(&fraction(), &off)));
+        let earlier = after(&fraction(), &Settings::default());
+        assert_eq!(after(&earlier, &nv_fractions), earlier, "it refers to its ConfigMaps");
+    }
+
+    #[test]
     fn twice_is_once() {
         for settings in [
             Settings::default(),
             settings(|settings| settings.share_devices = Feature::Off),
             settings(|settings| settings.block_visible_devices = Feature::On),
             settings(|settings| settings.hami_core = Feature::On),
+            settings(|settings| settings.gpu_sharing = GpuSharingMode::NvFractions),
         ] {
             let once = after(&fraction(), &settings);
             assert_eq!(

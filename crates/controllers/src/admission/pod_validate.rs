@@ -1,7 +1,7 @@
 //! Validation of the scheduler's pods: GPU requests, the scheduler's own keys, GPUs named by hand, queues that the namespace may not
 //! use. An update is not denied for a problem that the pod had before; otherwise nobody could remove its finalizers.
 
-use kai_api::{GpuRequestKinds, RawGpuRequest, TextMap, gpu_request, keys};
+use kai_api::{GpuRequestKinds, GpuShareAnnotations, GpuSharingMode, RawGpuRequest, TextMap, gpu_request, keys};
 use kai_engine::model::{GpuFraction, GpuRequest};
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use super::args::{Feature, Settings};
 use super::queue_lister::QueueLister;
 use super::review::{FieldError, Operation, Request, Verdict};
 use super::unstructured::{self, MetadataMap};
-use super::{gpu_share, ignored_values, priority_class, protected_keys, visible_devices};
+use super::{gpu_share, ignored_values, priority_class, protected_keys, service_account_policies, visible_devices};
 
 /// Reviews a pod.
 pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn QueueLister) -> Verdict {
@@ -17,7 +17,9 @@ pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn Queu
         Operation::Delete | Operation::Connect => return Verdict::default(),
         Operation::Create | Operation::Update => {}
     }
-    let mut errors = if settings.trusts(&request.user_info) {
+    let mut errors = if service_account_policies::is_account_without_limits(settings, &request.user_info) {
+        protected_keys::validate_limits(request)
+    } else if settings.trusts(&request.user_info) {
         Vec::new()
     } else {
         protected_keys::validate_pod(request, &settings.scheduler_name, &settings.reservation_pods)
@@ -25,10 +27,11 @@ pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn Queu
     let ours = unstructured::text(&request.object, "/spec/schedulerName") == Some(&settings.scheduler_name);
     if ours {
         let before = match request.operation {
-            Operation::Update => content(&request.old_object, settings),
+            Operation::Update => content(&request.old_object, settings, Operation::Update),
             Operation::Create | Operation::Delete | Operation::Connect => None,
         };
-        errors.extend(content(&request.object, settings).filter(|error| Some(error) != before.as_ref()));
+        let after = content(&request.object, settings, request.operation);
+        errors.extend(after.filter(|error| Some(error) != before.as_ref()));
         errors.extend(queue(request, settings, queues));
         errors.extend(priority_class::validate_pod(request));
     }
@@ -40,8 +43,8 @@ pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn Queu
 }
 
 /// The first error in the pod itself, without other objects.
-fn content(pod: &Value, settings: &Settings) -> Option<FieldError> {
-    if let Err(error) = gpus(pod, settings.gpu_sharing) {
+fn content(pod: &Value, settings: &Settings, operation: Operation) -> Option<FieldError> {
+    if let Err(error) = gpus(pod, settings.gpu_sharing, operation) {
         return Some(error);
     }
     let container = match gpu_share::is_fractional(pod) {
@@ -61,24 +64,23 @@ fn content(pod: &Value, settings: &Settings) -> Option<FieldError> {
 }
 
 /// KAI's checks in KAI's order, then the checks that the scheduler would make later.
-fn gpus(pod: &Value, sharing: Feature) -> Result<(), FieldError> {
-    let annotated = |key: &str| unstructured::entry(pod, MetadataMap::Annotations, key);
+fn gpus(pod: &Value, mode: GpuSharingMode, operation: Operation) -> Result<(), FieldError> {
     let field = |key: &str| format!("metadata.annotations.{key}");
-    let fraction = annotated(keys::GPU_FRACTION).map(|_| keys::GPU_FRACTION);
-    let share = fraction.or_else(|| annotated(keys::GPU_MEMORY).map(|_| keys::GPU_MEMORY));
-    if let (Some(key), Feature::Off) = (share, sharing) {
-        let text =
-            "sharing of GPUs is turned off in this cluster; request whole GPUs, or ask an administrator to turn it on";
+    let annotations = gpu_share::request_annotations(pod);
+    let share = GpuShareAnnotations::of(&annotations);
+    if let (Some(key), false) = (share.share_key(), mode.shares()) {
+        let text = "sharing of GPUs is turned off in this cluster; request whole GPUs, or ask an administrator to turn it on \
+                    (global.gpuSharingMode)";
         return Err(FieldError::invalid(field(key), text));
     }
-    if share.is_none() && annotated(keys::MPS).as_deref() == Some("true") {
+    let mps = unstructured::entry(pod, MetadataMap::Annotations, keys::MPS);
+    if share.share_key().is_none() && mps.as_deref() == Some("true") {
         let text = "it is for pods that share a GPU; remove it, or add gpu-fraction or gpu-memory";
         return Err(FieldError::invalid(field(keys::MPS), text));
     }
     let asked = |wanted: fn(&str) -> bool| gpu_share::resource_requests(pod).any(|(_, _, name, _)| wanted(name));
     let kinds = GpuRequestKinds {
-        fraction: fraction.is_some(),
-        memory: annotated(keys::GPU_MEMORY).is_some(),
+        share,
         whole: asked(keys::is_gpu_resource),
         mig: asked(|name| name.starts_with(keys::MIG_PREFIX)),
     };
@@ -86,29 +88,36 @@ fn gpus(pod: &Value, sharing: Feature) -> Result<(), FieldError> {
         return Err(FieldError::invalid(field(key), error.to_string()));
     }
     // KAI checks the amount before the number of devices, so the first pass reads the request without the latter.
-    readable(pod, |key| key == keys::GPU_FRACTION || key == keys::GPU_MEMORY)?;
-    readable(pod, |key| {
-        [keys::GPU_FRACTION, keys::GPU_MEMORY, keys::GPU_FRACTION_DEVICES].contains(&key)
-    })
+    let amount = annotations.iter().filter(|(key, _)| *key != keys::GPU_FRACTION_DEVICES);
+    readable(
+        &amount.map(|(key, value)| (key.into(), value.clone())).collect(),
+        operation,
+    )?;
+    readable(&annotations, operation)
 }
 
-/// Checks that the scheduler can read the annotations that `wanted` selects.
-fn readable(pod: &Value, wanted: impl Fn(&str) -> bool) -> Result<(), FieldError> {
-    let entries = unstructured::entries(pod, MetadataMap::Annotations).filter(|(key, _)| wanted(key));
-    let annotations = TextMap::from_entries(entries.map(|(key, value)| (key.into(), (&*value).into())).collect());
+/// Checks that the scheduler can read the annotations of a GPU request, and on creation that they fit each other.
+fn readable(annotations: &TextMap, operation: Operation) -> Result<(), FieldError> {
+    let invalid = |(field, error): (String, kai_api::Error)| FieldError::invalid(field, error.to_string());
     let ask = RawGpuRequest {
-        annotations: &annotations,
+        annotations,
         whole: 0,
         mig: Vec::new(),
     };
-    match gpu_request(&ask) {
-        Err((field, error)) => Err(FieldError::invalid(field, error.to_string())),
+    let request = gpu_request(&ask).map_err(invalid)?;
+    if matches!(request, GpuRequest::Fraction { fraction, .. } if fraction == GpuFraction::WHOLE) {
         // The scheduler could treat a fraction of 1 as a share, but KAI denies it, and a whole GPU needs no reservation.
-        Ok(GpuRequest::Fraction { fraction, .. }) if fraction == GpuFraction::WHOLE => Err(FieldError::invalid(
+        return Err(FieldError::invalid(
             format!("metadata.annotations.{}", keys::GPU_FRACTION),
             "it is a whole GPU; request the resource nvidia.com/gpu instead, or write a decimal below 1",
-        )),
-        Ok(_) => Ok(()),
+        ));
+    }
+    match operation {
+        Operation::Create => GpuShareAnnotations::of(annotations)
+            .check_created(&request)
+            .map_err(invalid),
+        // Binders add annotations for the container. Users can't change a GPU request.
+        Operation::Update | Operation::Delete | Operation::Connect => Ok(()),
     }
 }
 
@@ -130,7 +139,7 @@ mod tests {
 
     fn settings() -> Settings {
         Settings {
-            gpu_sharing: Feature::On,
+            gpu_sharing: GpuSharingMode::NonMemoryEnforced,
             ..Settings::default()
         }
     }
@@ -291,10 +300,92 @@ mod tests {
     }
 
     #[test]
+    fn requests_and_limits_of_a_container() {
+        let main = || json!({"name": "main"});
+        let request = "nvidia.com/container.main.gpu-memory.request";
+        let limit = "nvidia.com/container.main.gpu-memory.limit";
+        let portion = "kai.scheduler/container.main.gpu-memory.portion.limit";
+        let mode = "nvidia.com/container.main.gpu-compute.mode";
+        let fine = |annotations: Value| check(annotations, main(), "");
+        fine(json!({request: "8Gi"}));
+        fine(json!({request: "8Gi", limit: "16Gi", mode: "sm-sharing"}));
+        fine(json!({limit: "16Gi", "gpu-fraction-container-name": "main", "gpu-fraction-num-devices": "2"}));
+        fine(json!({"gpu-fraction": "0.5", portion: "0.75", "mps": "true"}));
+        fine(json!({"gpu-fraction": "0.5", "gpu-fraction.limit": "0.75", "kai.scheduler/gpu-enforcement": "required"}));
+        fine(json!({"gpu-memory": "4096", "gpu-memory.limit": "8Gi", request: "4Gi"}));
+        fine(json!({request: "8Gi", "mps": "true"}));
+        let refused = |annotations: Value, expect: &str| check(annotations, main(), expect);
+        refused(json!({request: "8"}), "is not an amount of GPU memory");
+        refused(json!({request: 8}), "is not an amount of GPU memory");
+        refused(json!({request: "8Gi", limit: "4Gi"}), "is not above the request");
+        refused(
+            json!({"gpu-fraction": "0.5", request: "8Gi"}),
+            "can't be combined with the annotation gpu-fraction",
+        );
+        refused(json!({"gpu-memory": "4096", limit: "8Gi"}), "write gpu-memory.limit");
+        refused(
+            json!({"gpu-memory": "4096", request: "8Gi"}),
+            "another amount than the annotation gpu-memory",
+        );
+        refused(json!({"gpu-memory": "4096", portion: "0.7"}), "needs gpu-fraction");
+        refused(json!({mode: "sm-sharing"}), "it is for pods that share a GPU");
+        refused(
+            json!({"gpu-fraction": "0.5", mode: "mps"}),
+            "known are time-slicing and sm-sharing",
+        );
+        refused(
+            json!({"kai.scheduler/gpu-enforcement": "yes"}),
+            "known are required and preferred",
+        );
+        let side = "nvidia.com/container.side.gpu-memory.request";
+        refused(json!({side: "8Gi"}), "the pod has no container \"side\"");
+        refused(
+            json!({"gpu-memory": "8192", side: "8Gi"}),
+            "the GPU share is for container \"main\"",
+        );
+        let whole = json!({"name": "main", "resources": {"limits": {"nvidia.com/gpu": 1}}});
+        check(
+            json!({request: "8Gi"}),
+            whole,
+            "gpu-memory.request: it can't be combined with whole GPUs",
+        );
+    }
+
+    /// The binder writes request and limit beside `gpu-fraction`, and the user can still write labels.
+    #[test]
+    fn a_bound_pod_can_be_edited() {
+        let bound = pod(
+            json!({"gpu-fraction": "0.5", "nvidia.com/container.main.gpu-memory.request": "20000Mi",
+                "nvidia.com/container.main.gpu-memory.limit": "20000Mi"}),
+            json!({"name": "main"}),
+        );
+        let mut request = Request {
+            operation: Operation::Update,
+            old_object: pod(json!({"gpu-fraction": "0.5"}), json!({"name": "main"})),
+            object: bound.clone(),
+            user_info: User {
+                username: "system:serviceaccount:kai-scheduler:binder".to_owned(),
+                groups: Vec::new(),
+            },
+            ..Request::default()
+        };
+        assert_eq!(message(&request, &settings()), "");
+        request.user_info = User::default();
+        request.old_object = bound;
+        request.object["metadata"]["labels"] = json!({"team": "a"});
+        assert_eq!(message(&request, &settings()), "");
+    }
+
+    #[test]
     fn sharing_can_be_off() {
-        let off = Settings::default();
+        let off = Settings {
+            gpu_sharing: GpuSharingMode::Disabled,
+            ..Settings::default()
+        };
         let share = create(pod(json!({"gpu-memory": "x"}), json!({})));
         assert!(message(&share, &off).contains("turned off"));
+        let memory = json!({"nvidia.com/container.main.gpu-memory.request": "8Gi"});
+        assert!(message(&create(pod(memory, json!({"name": "main"}))), &off).contains("turned off"));
         assert_eq!(message(&create(pod(json!({}), json!({}))), &off), "");
     }
 
@@ -324,6 +415,37 @@ mod tests {
         assert_eq!(message(&request, &settings()), "");
         request.user_info = user("system:serviceaccount:team-a:default");
         assert_ne!(message(&request, &settings()), "");
+    }
+
+    #[test]
+    fn only_the_binder_changes_limits() {
+        let limits =
+            |mib: u32| json!({"kai.scheduler/gpu-limits": format!(r#"{{"container":"c","memoryMiB":{mib}}}"#)});
+        let mut request = Request {
+            operation: Operation::Update,
+            old_object: pod(limits(1), json!({})),
+            object: pod(limits(2), json!({})),
+            ..Request::default()
+        };
+        for (account, allowed) in [
+            ("kai-scheduler:binder", true),
+            ("kai-scheduler:kai-all", true),
+            ("kai-scheduler:kai-node-agent", false),
+            ("kai-scheduler:scheduler", false),
+            ("kai-resource-reservation:kai-resource-reservation", false),
+        ] {
+            request.user_info.username = format!("system:serviceaccount:{account}");
+            let message = message(&request, &settings());
+            assert_eq!(message.is_empty(), allowed, "{account}: {message}");
+            assert!(
+                allowed || message.contains("only the binder's account changes"),
+                "{message}"
+            );
+        }
+        request.user_info.username = "system:serviceaccount:kai-scheduler:kai-node-agent".to_owned();
+        request.object = pod(limits(1), json!({}));
+        request.object["metadata"]["annotations"]["run.ai/reserve_for_gpu_index"] = "GPU-1".into();
+        assert_eq!(message(&request, &settings()), "");
     }
 
     #[test]

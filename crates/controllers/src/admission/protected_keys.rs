@@ -34,21 +34,22 @@ pub(crate) const POD_GROUP_ANNOTATIONS: ProtectedKeys = ProtectedKeys {
     keys: KeySet {
         exact: &[keys::LAST_START, keys::LAST_EVICTION, keys::STALE_SINCE],
         prefixes: &[],
+        containers: &[],
     },
 };
-/// The annotations of a GPU request. The user writes them at creation; nobody may change them later, because the scheduler accounts by
-/// them. Kubernetes fixes the rest of a pod's resource requests the same way.
+/// The annotations of a GPU request. Kubernetes fixes the rest of a pod's resource requests the same way.
 pub(crate) const FIXED_ANNOTATIONS: ProtectedKeys = ProtectedKeys {
     map: MetadataMap::Annotations,
+    keys: keys::GPU_REQUEST_ANNOTATIONS,
+};
+/// The annotations of a bound pod's limits. Of the scheduler's own accounts only the binder's writes them, so that no other component, such as
+/// the agent of a node, can lift a limit.
+pub(crate) const LIMIT_ANNOTATIONS: ProtectedKeys = ProtectedKeys {
+    map: MetadataMap::Annotations,
     keys: KeySet {
-        exact: &[
-            keys::GPU_FRACTION,
-            keys::GPU_MEMORY,
-            keys::GPU_FRACTION_DEVICES,
-            keys::GPU_FRACTION_CONTAINER,
-            keys::SHARED_GPU_CONFIG_MAP,
-        ],
+        exact: &[keys::GPU_LIMITS, keys::GPU_ENFORCEMENT_TIER],
         prefixes: &[],
+        containers: &[keys::CONTAINER_DEVICES],
     },
 };
 /// Values of the label `app` that mark the scheduler's own pods.
@@ -61,6 +62,8 @@ pub(crate) const KEY_ADDED: &str = "only the scheduler writes this; remove it fr
                                         it was copied into";
 /// Denial of a change or removal of a protected key.
 pub(crate) const KEY_CHANGED: &str = "only the scheduler changes or removes this; keep it as it is";
+/// Denial of changed limits by an account of the scheduler.
+pub(crate) const LIMITS_CHANGED: &str = "only the binder's account changes or removes this; keep it as it is";
 /// Denial of a changed GPU request.
 pub(crate) const GPU_REQUEST_CHANGED: &str =
     "a pod's GPU request can't change after the pod was created; delete the pod and create it anew";
@@ -135,6 +138,19 @@ pub(crate) fn validate_pod(
         Operation::Delete | Operation::Connect => {}
     }
     errors
+}
+
+/// Reviews the limits in an update of a pod by one of the scheduler's own accounts that is not the binder's.
+pub(crate) fn validate_limits(request: &Request) -> Vec<FieldError> {
+    match request.operation {
+        Operation::Update => {}
+        Operation::Create | Operation::Delete | Operation::Connect => return Vec::new(),
+    }
+    let (mut keys, removed) = LIMIT_ANNOTATIONS.differences(&request.old_object, &request.object);
+    keys.extend(removed);
+    let path = LIMIT_ANNOTATIONS.map.path();
+    let error = |key: &&str| FieldError::forbidden(format!("{path}.{key}"), LIMITS_CHANGED);
+    keys.iter().map(error).collect()
 }
 
 /// Whether the pod is a reservation pod on a node of fake-gpu-operator, which annotates it with its GPU. The binder gives only these pods
@@ -231,12 +247,25 @@ mod tests {
         for key in [
             "received-resource-type",
             "kai.scheduler/received-gpus",
+            "kai.scheduler/gpu-limits",
+            "kai.scheduler/gpu-enforcement-tier",
+            "kai.scheduler/gpu-compute-mode",
+            "nvidia.com/container.main.gpus.devices",
             "run.ai/reserve_for_gpu_index",
             "kai.scheduler/last-user",
             "kai.scheduler/numa-placement-predicted",
             "kai.scheduler/numa-placement-anything",
         ] {
             create(json!({}), json!({key: "x"}), &[&format!("metadata.annotations.{key}")]);
+        }
+        for key in [
+            "nvidia.com/container.main.gpu-memory.request",
+            "nvidia.com/container.main.gpu-memory.limit",
+            "nvidia.com/container.main.gpu-compute.mode",
+            "kai.scheduler/container.main.gpu-memory.portion.limit",
+            "kai.scheduler/gpu-enforcement",
+        ] {
+            create(json!({}), json!({key: "x"}), &[]);
         }
         // The mutating webhook writes the annotation before validation, and may run twice.
         create(json!({}), json!({"runai/shared-gpu-configmap": "x"}), &[]);
@@ -336,6 +365,32 @@ mod tests {
             json!({"runai-gpu-group": "g", "app": "kai-resource-reservation"}),
             kept,
             &["metadata.labels.app"],
+        );
+    }
+
+    #[test]
+    fn a_request_of_a_container_is_fixed_as_well() {
+        let key = |name: &str| format!("nvidia.com/container.{name}.gpu-memory.request");
+        let pod = |annotations| labelled(json!({}), annotations);
+        let old = || pod(json!({key("a"): "1Gi", "kai.scheduler/gpu-enforcement": "required"}));
+        let field = |key: &str| format!("metadata.annotations.{key}");
+        check(Operation::Update, old(), old(), &[]);
+        let changed = pod(json!({key("a"): "2Gi", "kai.scheduler/gpu-enforcement": "required"}));
+        check(Operation::Update, old(), changed, &[&field(&key("a"))]);
+        let moved = pod(json!({key("b"): "1Gi"}));
+        let fields = [
+            &*field(&key("b")),
+            "metadata.annotations.kai.scheduler/gpu-enforcement",
+            &*field(&key("a")),
+        ];
+        check(Operation::Update, old(), moved, &fields);
+        let limited =
+            pod(json!({key("a"): "1Gi", "kai.scheduler/gpu-enforcement": "required", "gpu-memory.limit": "2Gi"}));
+        check(
+            Operation::Update,
+            old(),
+            limited,
+            &["metadata.annotations.gpu-memory.limit"],
         );
     }
 

@@ -10,7 +10,6 @@ use super::server::{State, Webhook};
 
 fn state() -> State {
     let settings = Settings {
-        gpu_sharing: Feature::On,
         block_visible_devices: Feature::On,
         ..Settings::default()
     };

@@ -7,6 +7,8 @@ use serde_json::Value;
 
 use super::admission_policies::{condition, deny_unless, policy, rule};
 use super::args::Settings;
+use super::review::User;
+use super::{admission_policies, protected_keys};
 
 /// Names of the policies of this file.
 pub(super) const NAMES: [&str; 5] = [
@@ -20,6 +22,8 @@ pub(super) const NAMES: [&str; 5] = [
 /// Service accounts of the system namespace, as `deploy/rbac.yaml` creates them.
 const NODE_AGENT: &str = "kai-node-agent";
 const CONTROLLERS: [&str; 2] = ["controllers", "kai-all"];
+/// The accounts that bind pods.
+const BINDERS: [&str; 2] = ["binder", "kai-all"];
 const ROLES: [&str; 5] = ["scheduler", "binder", "controllers", "admission", "kai-all"];
 /// The service account of reservation pods, in the reservation namespace.
 const RESERVATION_ACCOUNT: &str = keys::RESERVATION;
@@ -71,10 +75,10 @@ pub(super) fn policies(settings: &Settings) -> Vec<Value> {
             status,
             &[rule("", &["pods/status"], &["UPDATE"], "Namespaced")],
             &of_all,
-            &[deny_unless(
-                &unchanged_fields("status", &KUBELET_STATUS_FIELDS),
-                STATUS_CHANGED,
-            )],
+            &[
+                deny_unless(&unchanged_fields("status", &KUBELET_STATUS_FIELDS), STATUS_CHANGED),
+                limits_validation(settings),
+            ],
         ),
         policy(
             agent_nodes,
@@ -166,7 +170,32 @@ fn spec_validations(settings: &Settings) -> Vec<Value> {
             ),
             METADATA_CHANGED,
         ),
+        limits_validation(settings),
     ]
+}
+
+/// No account but the binder's changes the limits of a pod.
+fn limits_validation(settings: &Settings) -> Value {
+    let binders = BINDERS.map(|role| account(&settings.system_namespace, role));
+    let table = &protected_keys::LIMIT_ANNOTATIONS;
+    let expression = format!(
+        "request.resource.resource != 'pods' || {} || {}",
+        is_one_of(&binders),
+        admission_policies::unchanged_keys(table)
+    );
+    let message = format!(
+        "Pod: {}: {}: {}",
+        table.map.path(),
+        admission_policies::key_list(table),
+        protected_keys::LIMITS_CHANGED
+    );
+    deny_unless(&expression, &message)
+}
+
+/// Whether the user is one of our accounts, and not one that binds pods.
+pub(super) fn is_account_without_limits(settings: &Settings, user: &User) -> bool {
+    let binders = BINDERS.map(|role| account(&settings.system_namespace, role));
+    all_accounts(settings).contains(&user.username) && !binders.contains(&user.username)
 }
 
 /// Whether the field is unchanged, as a CEL expression.

@@ -4,7 +4,7 @@ use kai_api::crd::ConfigSpec;
 use kai_api::crd::config::{
     AdmissionConfig, BinderConfig, GlobalConfig, QueueControllerConfig, ResourceReservationConfig,
 };
-use kai_api::keys;
+use kai_api::{GpuSharingMode, keys};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -38,15 +38,24 @@ impl Controller {
     }
 }
 
-/// Names and labels that several roles must agree on.
+/// Names, labels and the mode of GPU sharing, which several roles must agree on.
 pub(super) struct Names<'a> {
     global: &'a GlobalConfig,
     reservation: &'a ResourceReservationConfig,
+    gpu_sharing: Option<GpuSharingMode>,
 }
 
 impl<'a> Names<'a> {
-    pub(super) fn new(global: &'a GlobalConfig, reservation: &'a ResourceReservationConfig) -> Names<'a> {
-        Names { global, reservation }
+    pub(super) fn new(
+        spec: &ConfigSpec,
+        global: &'a GlobalConfig,
+        reservation: &'a ResourceReservationConfig,
+    ) -> Names<'a> {
+        Names {
+            global,
+            reservation,
+            gpu_sharing: spec.gpu_sharing_mode(),
+        }
     }
 
     pub(super) fn scheduler(&self) -> &str {
@@ -63,6 +72,11 @@ impl<'a> Names<'a> {
 
     pub(super) fn node_pool_label(&self, flags: &mut Flags) {
         flags.set_some("nodepool-label-key", self.global.node_pool_label_key.as_ref());
+    }
+
+    /// The mode, where the Config sets it or the switch before it.
+    pub(super) fn gpu_sharing(&self, flags: &mut Flags) {
+        flags.set_some("gpu-sharing-mode", self.gpu_sharing);
     }
 
     fn selectors(&self, flags: &mut Flags) {
@@ -133,6 +147,7 @@ pub(super) fn binder(
 ) {
     names.scheduler_name(flags);
     names.reservation_pods(flags);
+    names.gpu_sharing(flags);
     flags.set_some("max-concurrent-reconciles", config.max_concurrent_reconciles);
     flags.set_some("plugins", binder_plugins(config, facts));
     let reservation = names.reservation;
@@ -192,6 +207,7 @@ pub(super) fn admission(spec: &ConfigSpec, namespace: &str, names: &Names<'_>, f
     names.queue_label(flags);
     names.selectors(flags);
     names.reservation_pods(flags);
+    names.gpu_sharing(flags);
     flags.set("namespace", namespace);
     let hami = spec.binder.as_ref().and_then(|binder| binder.plugins.get("hamicore"));
     flags.set_some("hami-core-enabled", hami.map(|plugin| plugin.enabled.unwrap_or(true)));
@@ -212,7 +228,6 @@ pub(super) fn admission(spec: &ConfigSpec, namespace: &str, names: &Names<'_>, f
 }
 
 fn admission_switches(config: &AdmissionConfig, flags: &mut Flags) {
-    flags.set_some("gpu-sharing-enabled", config.gpu_sharing);
     flags.set_some("block-nvidia-visible-devices", config.block_nvidia_visible_devices);
     flags.set_some("queue-label-selector", config.queue_label_selector);
     let class = config.gpu_fraction_runtime_class_name.as_ref();

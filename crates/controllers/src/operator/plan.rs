@@ -54,7 +54,7 @@ pub fn plan(
     let global = spec.global.as_ref().unwrap_or(&absent.0);
     let binder = spec.binder.as_ref().unwrap_or(&absent.1);
     let reservation = binder.resource_reservation.as_ref().unwrap_or(&absent.2);
-    let names = Names::new(global, reservation);
+    let names = Names::new(spec, global, reservation);
     let namespace = match (installation.runner, &spec.namespace) {
         (Runner::Deployments, Some(namespace)) => namespace,
         (Runner::Deployments, None) | (Runner::Process, _) => &installation.namespace,

@@ -12,7 +12,7 @@ const BINPACK: &str = "binpack";
 const SPREAD: &str = "spread";
 
 /// The default plugins with their priorities. Plugins run in the order of falling priority; ties are in the order of names.
-const PLUGINS: [(&str, i64); 22] = [
+const PLUGINS: [(&str, i64); 23] = [
     ("predicates", 1900),
     ("proportion", 1800),
     ("priority", 1700),
@@ -35,6 +35,7 @@ const PLUGINS: [(&str, i64); 22] = [
     ("gpuspread", 300),
     ("nodeplacement", 200),
     ("gpusharingorder", 100),
+    ("backgroundpods", 50),
 ];
 
 /// The default actions with their priorities.

@@ -119,6 +119,7 @@ impl ShardInputs<'_> {
         self.names.node_pool_label(flags);
         self.names.queue_label(flags);
         self.names.reservation_pods(flags);
+        self.names.gpu_sharing(flags);
         flags.set_some("partition-label-value", shard.node_pool());
         let queues = self.spec.queue_controller.as_ref();
         flags.set_some(

@@ -8,9 +8,9 @@ pub(crate) mod hostile_terms;
 
 use kai_engine::Cluster;
 use kai_engine::model::{
-    Action, Config, Constraints, Event, GangKey, GangSpec, GpuFraction, GpuRequest, Gpus, Labels, MemoryKind,
-    MigStrategy, Millis, NodeSpec, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests, ResourceQuota, TaskRank,
-    TopologyConstraint, TopologyLevel, TopologySpec,
+    Action, Config, Constraints, EnforcementTier, Event, FractioningCondition, GangKey, GangSpec, GpuFraction,
+    GpuRequest, Gpus, Labels, MemoryKind, MigStrategy, Millis, NodeSpec, PodKind, PodPhase, PodSpec, QueueSpec, Quota,
+    Requests, ResourceQuota, TaskRank, TopologyConstraint, TopologyLevel, TopologySpec,
 };
 
 /// GPUs per node.
@@ -236,6 +236,7 @@ impl Job {
             deletion: None,
             gated: false,
             bind_in_flight: None,
+            background: false,
             gpu_groups: self.gpu_group.iter().cloned().collect(),
             requests: Requests {
                 cpu_milli: self.cpu_milli,
@@ -345,5 +346,7 @@ fn node(at: usize, labels: impl IntoIterator<Item = (&'static str, String)>) -> 
         gpu_memory_kind: MemoryKind::Dedicated,
         mig_enabled: false,
         mig_strategy: MigStrategy::None,
+        enforcement: EnforcementTier::None,
+        fractioning: FractioningCondition::Met,
     }
 }

@@ -11,9 +11,17 @@ use crate::report::Status;
 impl Cycle<'_> {
     pub(crate) fn allocate(&mut self) {
         let mut waiting = self.waiting_gangs();
+        if self.ledger.background_pods > 0 {
+            waiting.retain(|gang| !self.ledger.gang(*gang).is_background());
+        }
+        self.place_in_order(Action::Allocate, waiting);
+    }
+
+    /// Places gangs on idle and releasing capacity, in fair order.
+    pub(super) fn place_in_order(&mut self, action: Action, mut waiting: Vec<GangId>) {
         let all = waiting.clone();
-        let mut round = self.begin_round(Action::Allocate, &mut waiting);
-        let mut queues = self.iterate(self.by_leaf(Action::Allocate, waiting));
+        let mut round = self.begin_round(action, &mut waiting);
+        let mut queues = self.iterate(self.by_leaf(action, waiting));
         let mut pods = Vec::new();
         while let Some(gang) = queues.pop(self) {
             if !self.may_try_next(&mut round) {
@@ -36,7 +44,7 @@ impl Cycle<'_> {
                     }
                 }
             }
-            self.commit(checkpoint, Action::Allocate, gang);
+            self.commit(checkpoint, action, gang);
             self.stats().placed += 1;
             if !must_wait && !started_before {
                 self.record_start(gang);

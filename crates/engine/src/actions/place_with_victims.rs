@@ -105,6 +105,7 @@ impl Cycle<'_> {
             row.waiting() > 0
                 && row.schedulable
                 && row.is_ready()
+                && !row.is_background()
                 && takes_part(self, *gang)
                 && row.delayed_until(self.now).is_none()
                 && row.search_from <= self.number

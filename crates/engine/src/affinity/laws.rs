@@ -11,8 +11,9 @@ use crate::ids::{NodeId, PodId};
 use crate::laws::world::cases;
 use crate::ledger::Ledger;
 use crate::model::{
-    Affinity, Config, Constraints, Event, LabelSelector, Labels, MemoryKind, MigStrategy, Millis, NodeSpec, Operator,
-    PodAffinityTerm, PodKind, PodPhase, PodSpec, Requests, Requirement, TaskRank, WeightedPodAffinityTerm,
+    Affinity, Config, Constraints, EnforcementTier, Event, FractioningCondition, LabelSelector, Labels, MemoryKind,
+    MigStrategy, Millis, NodeSpec, Operator, PodAffinityTerm, PodKind, PodPhase, PodSpec, Requests, Requirement,
+    TaskRank, WeightedPodAffinityTerm,
 };
 use crate::place::InterPodRules;
 use crate::reasons::{Check, Refusal};
@@ -162,6 +163,7 @@ fn pod(name: u8, plan: &PodPlan) -> PodSpec {
         deletion: None,
         gated: false,
         bind_in_flight: None,
+        background: false,
         gpu_groups: Vec::new(),
         requests: Requests::default(),
         constraints: Constraints {
@@ -195,6 +197,8 @@ fn node(name: u8, zone: Option<u8>) -> NodeSpec {
         gpu_memory_kind: MemoryKind::Dedicated,
         mig_enabled: false,
         mig_strategy: MigStrategy::None,
+        enforcement: EnforcementTier::None,
+        fractioning: FractioningCondition::Met,
     }
 }
 

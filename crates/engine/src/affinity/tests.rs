@@ -4,8 +4,9 @@ use crate::Cluster;
 use crate::affinity::TermsState;
 use crate::affinity::buckets::{TERMS_OF_ALL_MAX, TERMS_OF_NAMESPACE_MAX};
 use crate::model::{
-    Affinity, Config, Constraints, Event, LabelSelector, Labels, MemoryKind, MigStrategy, Millis, NodeSpec, Operator,
-    PodAffinityTerm, PodKind, PodPhase, PodSpec, Requests, Requirement, TaskRank,
+    Affinity, Config, Constraints, EnforcementTier, Event, FractioningCondition, LabelSelector, Labels, MemoryKind,
+    MigStrategy, Millis, NodeSpec, Operator, PodAffinityTerm, PodKind, PodPhase, PodSpec, Requests, Requirement,
+    TaskRank,
 };
 use crate::reasons::AffinityTermBound;
 use crate::steps;
@@ -28,6 +29,7 @@ fn pod(namespace: &str, number: u32) -> PodSpec {
         deletion: None,
         gated: false,
         bind_in_flight: None,
+        background: false,
         gpu_groups: Vec::new(),
         requests: Requests::default(),
         constraints: Constraints::default(),
@@ -76,6 +78,8 @@ fn node() -> NodeSpec {
         gpu_memory_kind: MemoryKind::Dedicated,
         mig_enabled: false,
         mig_strategy: MigStrategy::None,
+        enforcement: EnforcementTier::None,
+        fractioning: FractioningCondition::Met,
     }
 }
 

@@ -3,7 +3,8 @@
 use crate::cluster::Cluster;
 use crate::ids::{NodeId, PodId, Symbol};
 use crate::model::{
-    Gpus, Labels, MemoryKind, MigStrategy, NodeSpec, QueueResources, UNKNOWN_GPU_MEMORY_MIB, counted_gpu_memory_mib,
+    EnforcementTier, FractioningCondition, Gpus, Labels, MemoryKind, MigStrategy, NodeSpec, QueueResources,
+    UNKNOWN_GPU_MEMORY_MIB, counted_gpu_memory_mib,
 };
 use crate::tables::{ExtendedResource, FreeResources, Node, NodeResources, add_row};
 
@@ -159,6 +160,8 @@ impl Cluster {
             memory_kind: spec.gpu_memory_kind,
             mig_enabled: spec.mig_enabled,
             mig_strategy: spec.mig_strategy,
+            enforcement: spec.enforcement,
+            fractioning: spec.fractioning,
             has_mig,
             legacy_mig_pods: 0,
             foreign: QueueResources::ZERO,
@@ -203,6 +206,8 @@ fn absent_node() -> Node {
         memory_kind: MemoryKind::Dedicated,
         mig_enabled: false,
         mig_strategy: MigStrategy::None,
+        enforcement: EnforcementTier::None,
+        fractioning: FractioningCondition::Met,
         has_mig: false,
         legacy_mig_pods: 0,
         foreign: QueueResources::ZERO,

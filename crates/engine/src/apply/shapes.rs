@@ -2,7 +2,7 @@
 
 use crate::cluster::Cluster;
 use crate::ids::{ShapeId, Symbol};
-use crate::model::{Constraints, GpuRequest, Gpus, Requests};
+use crate::model::{Constraints, GpuRequest, Gpus, Requests, ShareTerms};
 use crate::tables::{GpuKind, NodeResources, Shape};
 
 /// How many unused shapes are kept at least: they cost little, and a later pod may have the same shape.
@@ -47,7 +47,10 @@ impl Cluster {
     }
 
     /// The id of a shape. The affinity index has terms by namespace: a shape with terms therefore has one.
-    pub(super) fn shape_id(&mut self, requests: Requests, constraints: Constraints, namespace: Symbol) -> ShapeId {
+    pub(super) fn shape_id(&mut self, requests: Requests, mut constraints: Constraints, namespace: Symbol) -> ShapeId {
+        if !matches!(requests.gpu, GpuRequest::Fraction { .. } | GpuRequest::Memory { .. }) {
+            constraints.share = ShareTerms::default();
+        }
         let has_terms = !constraints.affinity.is_empty() || !constraints.anti_affinity.is_empty();
         let key = (requests, constraints, has_terms.then_some(namespace));
         if let Some(id) = self.shapes.get(&key) {
@@ -125,6 +128,7 @@ mod tests {
             deletion: None,
             gated: false,
             bind_in_flight: None,
+            background: false,
             gpu_groups: Vec::new(),
             requests: Requests::default(),
             constraints: Constraints {

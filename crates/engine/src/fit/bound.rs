@@ -76,7 +76,13 @@ fn max_shares(node: &Node, shape: &Shape, free_gpus: i64, freed: &FreedResources
         let available = group.available_mib(node.memory_mib, When::AfterRelease) + freed.mib_of(group.id);
         available.max(0) / need_mib
     };
-    let staying = node.gpu_groups.iter().filter(|group| freed.leaves_pods_on(group));
+    // A group whose pods differ in their mode may get one mode when some of them are gone.
+    let mode = shape.constraints.share.compute_mode;
+    let can_join = |group: &GpuGroup| group.compute_mode().is_none_or(|of_group| of_group == mode);
+    let staying = node
+        .gpu_groups
+        .iter()
+        .filter(|group| freed.leaves_pods_on(group) && can_join(group));
     staying.map(on_group).sum::<i64>() + free_gpus.max(0) * (node.memory_mib / need_mib)
 }
 

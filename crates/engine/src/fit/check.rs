@@ -31,14 +31,17 @@ fn reservation_pods(node: &Node, shape: &Shape, devices: i64, free: i64) -> Resu
     if need_mib > node.memory_mib {
         return Err(Check::GpuTooSmall);
     }
-    let shared = node
-        .gpu_groups
-        .iter()
-        .filter(|group| group.fits(need_mib, node.memory_mib, When::AfterRelease))
+    let groups = || node.gpu_groups.iter();
+    let when = When::AfterRelease;
+    let shared = groups()
+        .filter(|group| group.fits(shape, node.memory_mib, when))
         .count() as i64;
     if shared + free.max(0) < devices {
+        let with_room = groups().filter(|group| group.has_room(shape, node.memory_mib, when));
         return Err(if node.allocatable.gpus == 0 {
             Check::Gpus
+        } else if with_room.count() as i64 + free.max(0) >= devices {
+            Check::ComputeModeInUse
         } else {
             Check::GpuMemory
         });
@@ -70,9 +73,8 @@ fn extended_check(node: &Node, shape: &Shape, when: When) -> Result<(), Check> {
 
 /// Whether a pod with these GPU groups fits on the node: it joins the groups that hold their GPU, and opens the others.
 pub(crate) fn fits_on_gpus(node: &Node, shape: &Shape, gpu_groups: &[GpuGroupId], when: When) -> bool {
-    let need_mib = shape.need_mib(node.memory_mib);
     let holds_gpu = |id: &GpuGroupId| node.gpu_group(*id).filter(|group| group.holds_gpu(when));
-    let has_memory = |id: &GpuGroupId| holds_gpu(id).is_none_or(|group| group.fits(need_mib, node.memory_mib, when));
+    let has_memory = |id: &GpuGroupId| holds_gpu(id).is_none_or(|group| group.fits(shape, node.memory_mib, when));
     let opened = gpu_groups.iter().filter(|id| holds_gpu(id).is_none()).count() as i64;
     fits(node, shape, when).is_ok() && gpu_groups.iter().all(has_memory) && opened <= node.shareable_devices(when)
 }

@@ -1,7 +1,7 @@
 //! Free resources of a node: whole GPUs, GPUs for new GPU groups, the memory of shared GPUs, extended resources.
 
 use crate::ids::ResourceId;
-use crate::tables::{FreeResources, GpuGroup, Node, NodeResources, When};
+use crate::tables::{FreeResources, GpuGroup, Node, NodeResources, Shape, When};
 
 impl FreeResources {
     pub(crate) fn at(&self, when: When) -> NodeResources {
@@ -29,10 +29,15 @@ impl GpuGroup {
         }
     }
 
-    /// Whether one more pod with `need_mib` can join. Never true for a group that does not hold its GPU: that GPU counts as a
-    /// free one.
-    pub(crate) fn fits(&self, need_mib: i64, memory_mib: i64, when: When) -> bool {
-        self.available_mib(memory_mib, when) >= need_mib && self.holds_gpu(when)
+    /// Whether one more pod of the shape can join on a node with GPUs of `memory_mib`. Never true for a group that does not hold its
+    /// GPU: that GPU counts as a free one.
+    pub(crate) fn fits(&self, shape: &Shape, memory_mib: i64, when: When) -> bool {
+        self.has_room(shape, memory_mib, when) && self.compute_mode() == Some(shape.constraints.share.compute_mode)
+    }
+
+    /// Whether the memory suffices for one more pod of the shape, whatever its compute mode.
+    pub(super) fn has_room(&self, shape: &Shape, memory_mib: i64, when: When) -> bool {
+        self.available_mib(memory_mib, when) >= shape.need_mib(memory_mib) && self.holds_gpu(when)
     }
 }
 

@@ -10,8 +10,8 @@ use crate::ids::{NodeId, PodId};
 use crate::laws::world::cases;
 use crate::ledger::Ledger;
 use crate::model::{
-    Constraints, Event, GpuFraction, GpuRequest, Labels, MemoryKind, MigStrategy, Millis, NodeSpec, PlacementStrategy,
-    PodKind, PodPhase, PodSpec, Requests, TaskRank,
+    Constraints, EnforcementTier, Event, FractioningCondition, GpuFraction, GpuRequest, Labels, MemoryKind,
+    MigStrategy, Millis, NodeSpec, PlacementStrategy, PodKind, PodPhase, PodSpec, Requests, TaskRank,
 };
 use crate::place::choose_devices;
 use crate::report::Status;
@@ -68,6 +68,8 @@ prop_compose! {
             gpu_memory_kind: if is_unified.is_some() { MemoryKind::Unified } else { MemoryKind::Dedicated },
             mig_enabled: false,
             mig_strategy: MigStrategy::None,
+            enforcement: EnforcementTier::None,
+            fractioning: FractioningCondition::Met,
         }
     }
 }
@@ -136,6 +138,7 @@ fn pod(name: String, requests: &Requests) -> PodSpec {
         deletion: None,
         gated: false,
         bind_in_flight: None,
+        background: false,
         gpu_groups: Vec::new(),
         requests: requests.clone(),
         constraints: Constraints::default(),

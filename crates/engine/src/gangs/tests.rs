@@ -1,8 +1,9 @@
 use super::*;
 use crate::Cluster;
 use crate::model::{
-    Config, Constraints, Event, GangKey, GangSpec, Labels, MemoryKind, MigStrategy, Millis, NodeSpec, PodKind,
-    PodPhase, PodSpec, QueueSpec, Quota, Requests, SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX, SubGroupSpec,
+    Config, Constraints, EnforcementTier, Event, FractioningCondition, GangKey, GangSpec, Labels, MemoryKind,
+    MigStrategy, Millis, NodeSpec, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests, SUB_GROUP_DEPTH_MAX,
+    SUB_GROUPS_MAX, SubGroupSpec,
 };
 use crate::reasons::{Reason, SubGroupExcess};
 use crate::report::Status;
@@ -80,6 +81,7 @@ fn pod(at: usize, node: Option<&str>, sub_group: &str) -> PodSpec {
         deletion: None,
         gated: false,
         bind_in_flight: None,
+        background: false,
         gpu_groups: Vec::new(),
         requests: Requests {
             cpu_milli: 1,
@@ -229,6 +231,8 @@ fn running_pods_of_a_gang_beyond_the_bounds_stay_and_are_charged() {
         gpu_memory_kind: MemoryKind::Dedicated,
         mig_enabled: false,
         mig_strategy: MigStrategy::None,
+        enforcement: EnforcementTier::None,
+        fractioning: FractioningCondition::Met,
     }));
     for at in 0..2 {
         cluster.apply(Event::Pod(pod(at, Some("node"), &name(at))));

@@ -5,7 +5,7 @@ use std::ops::{AddAssign, SubAssign};
 use super::Ledger;
 use super::journal::Undo;
 use crate::ids::{GangId, GpuGroupId, NodeId, PodId, ShapeId};
-use crate::model::{PodKind, QueueResources};
+use crate::model::{ComputeMode, PodKind, QueueResources};
 use crate::report::Status;
 use crate::tables::{GpuGroup, GpuKind, Placement};
 
@@ -61,6 +61,7 @@ impl Ledger {
             shapes,
             dirty_gangs,
             gpu_shares_in_use,
+            background_pods,
             ..
         } = self;
         let row = &pods[pod.index()];
@@ -70,6 +71,10 @@ impl Ledger {
         let gang = &mut gangs[id.index()];
         if !std::mem::replace(&mut gang.dirty, true) {
             dirty_gangs.push(id);
+        }
+        if row.background {
+            gang.background_pods = gang.background_pods.wrapping_add_signed(sign as i32);
+            *background_pods = background_pods.wrapping_add_signed(sign as isize);
         }
         let status = row.placement.status;
         let set = &mut gang.pod_sets[pod_set as usize];
@@ -179,9 +184,11 @@ impl Ledger {
         }
         self.account_extended(node, shape, placement.status, sign);
         if self.shapes[shape.index()].is_shared() {
-            let need = self.shapes[shape.index()].need_mib(self.nodes[node.index()].memory_mib);
+            let shape = &self.shapes[shape.index()];
+            let need = shape.need_mib(self.nodes[node.index()].memory_mib);
+            let mode = shape.constraints.share.compute_mode;
             for group in &placement.gpu_groups {
-                self.account_gpu_group(node, *group, need, placement.status, sign);
+                self.account_gpu_group(node, *group, (need, mode), placement.status, sign);
             }
         }
         self.changed_nodes.push(node);
@@ -213,18 +220,20 @@ impl Ledger {
         }
     }
 
-    /// Accounts `need` MiB of one pod in a GPU group, and the whole GPUs that the node gains or loses by it.
-    fn account_gpu_group(&mut self, node: NodeId, id: GpuGroupId, need: i64, status: Status, sign: i64) {
+    /// Accounts one pod in a GPU group, by its MiB and its compute mode, and the whole GPUs that the node gains or loses by it.
+    fn account_gpu_group(
+        &mut self,
+        node: NodeId,
+        id: GpuGroupId,
+        (need, mode): (i64, ComputeMode),
+        status: Status,
+        sign: i64,
+    ) {
         let groups = &self.nodes[node.index()].gpu_groups;
         let found = groups.binary_search_by_key(&id, |group| group.id);
         let old = found.ok().map(|at| groups[at]);
         self.log(Undo::GpuGroup { node, id, old });
-        let before = old.unwrap_or(GpuGroup {
-            id,
-            active_mib: 0,
-            releasing_mib: 0,
-            pipelined_mib: 0,
-        });
+        let before = old.unwrap_or(GpuGroup::empty(id));
         let mut after = before;
         let part = match status {
             Status::Releasing => &mut after.releasing_mib,
@@ -232,6 +241,15 @@ impl Ledger {
             _ => &mut after.active_mib,
         };
         *part += sign * need;
+        // A pod without memory does not keep its group in the list, so it has no part in the group's mode.
+        if need > 0 {
+            let count = |pods: u32| pods.wrapping_add_signed(sign as i32);
+            after.pods = count(after.pods);
+            match mode {
+                ComputeMode::TimeSlicing => {}
+                ComputeMode::SmSharing => after.sm_sharing_pods = count(after.sm_sharing_pods),
+            }
+        }
         let target = &mut self.nodes[node.index()];
         target.free.idle.gpus -= after.idle_gpus_taken() - before.idle_gpus_taken();
         target.free.releasing.gpus += after.releasing_gpus_given() - before.releasing_gpus_given();

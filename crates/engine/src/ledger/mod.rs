@@ -35,6 +35,8 @@ pub(crate) struct Ledger {
     pub(crate) gpu_groups_in_use: usize,
     /// Number of GPU shares that pods of gangs hold or are pipelined to: one for each pod and GPU.
     pub(crate) gpu_shares_in_use: i64,
+    /// Number of background pods in pod sets.
+    pub(crate) background_pods: usize,
     /// Number of rows in `nodes` that hold a node.
     pub(crate) present_nodes: usize,
     /// See [`Ledger::note_work`].

@@ -15,10 +15,13 @@ pub enum Action {
     Preempt,
     /// Evict gangs that run below their minimum for too long.
     StaleGangEviction,
+    /// Evict background pods whose room other gangs got, and place pending background gangs. Not configured: it follows the last action
+    /// that places gangs, in clusters with background pods.
+    BackgroundPods,
 }
 
 impl Action {
-    /// All actions in their usual order.
+    /// All actions that a configuration may list, in their usual order.
     pub const ALL: [Action; 5] = [
         Action::Allocate,
         Action::Consolidation,
@@ -35,10 +38,19 @@ impl Action {
             Action::Reclaim => "reclaim",
             Action::Preempt => "preempt",
             Action::StaleGangEviction => "stalegangeviction",
+            Action::BackgroundPods => "backgroundpods",
         }
     }
 
-    /// The action of this name.
+    /// Whether the action places gangs.
+    pub(crate) fn places(self) -> bool {
+        match self {
+            Action::Allocate | Action::Consolidation | Action::Reclaim | Action::Preempt => true,
+            Action::StaleGangEviction | Action::BackgroundPods => false,
+        }
+    }
+
+    /// The action of this name that a configuration may list.
     pub fn by_name(name: &str) -> Option<Action> {
         Action::ALL.into_iter().find(|action| action.name() == name)
     }

@@ -6,6 +6,7 @@
 mod config;
 mod gang;
 mod gpu_fraction;
+mod gpu_share;
 mod node;
 mod pod;
 mod quantity;
@@ -17,6 +18,7 @@ mod topology;
 pub use config::{Action, Config, GpuJobOrder, MinRuntimeResolve, PlacementStrategies, PlacementStrategy};
 pub use gang::{GangKey, GangSpec, SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX, SubGroupSpec, TopologyConstraint};
 pub use gpu_fraction::GpuFraction;
+pub use gpu_share::{ComputeMode, Enforcement, EnforcementTier, FractioningCondition, ShareTerms};
 pub use node::{
     MemoryKind, MigStrategy, NodeCondition, NodeSpec, Taint, TaintEffect, UNKNOWN_GPU_MEMORY_MIB,
     counted_gpu_memory_mib,

@@ -1,6 +1,6 @@
 //! Nodes.
 
-use super::Labels;
+use super::{EnforcementTier, FractioningCondition, Labels};
 
 /// MiB of a GPU whose memory is not known: a fraction of the GPU is then a number of hundredths, and fractions still add up. KAI has the
 /// same value.
@@ -44,6 +44,10 @@ pub struct NodeSpec {
     pub mig_enabled: bool,
     /// How MIG slices are named.
     pub mig_strategy: MigStrategy,
+    /// What the node enforces for pods with GPU shares.
+    pub enforcement: EnforcementTier,
+    /// Whether the node takes pods with GPU shares, by its condition.
+    pub fractioning: FractioningCondition,
 }
 
 /// The kind of GPU memory.

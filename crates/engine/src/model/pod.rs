@@ -1,6 +1,6 @@
 //! Pods.
 
-use super::{GangKey, GpuFraction, LabelSelector, Labels, Millis, NodeSelectorTerm, WeightedNodeTerm};
+use super::{GangKey, GpuFraction, LabelSelector, Labels, Millis, NodeSelectorTerm, ShareTerms, WeightedNodeTerm};
 use crate::reasons::Refusal;
 use crate::steps;
 
@@ -29,6 +29,8 @@ pub struct PodSpec {
     pub deletion: Option<Millis>,
     /// Whether the pod has scheduling gates.
     pub gated: bool,
+    /// Whether the pod is a background pod: a gang of such pods makes room for every other gang.
+    pub background: bool,
     /// A binding that is being carried out.
     pub bind_in_flight: Option<BindInFlight>,
     /// GPU groups of the pod, from its labels.
@@ -151,6 +153,8 @@ pub struct Constraints {
     pub affinity: Affinity,
     /// Pod anti-affinity.
     pub anti_affinity: Affinity,
+    /// Requirements of a pod with a GPU share.
+    pub share: ShareTerms,
 }
 
 /// A toleration.

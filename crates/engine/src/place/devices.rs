@@ -27,11 +27,11 @@ pub(crate) fn choose_devices(
     only_pipeline: bool,
 ) -> Option<DeviceChoice> {
     let (row, shape) = (ledger.node(node), ledger.shape_of(pod));
-    let (need, wanted) = (shape.need_mib(row.memory_mib), shape.devices() as usize);
+    let wanted = shape.devices() as usize;
     let mut shared: SmallVec<[&GpuGroup; 16]> = row
         .gpu_groups
         .iter()
-        .filter(|group| group.fits(need, row.memory_mib, When::AfterRelease))
+        .filter(|group| group.fits(shape, row.memory_mib, When::AfterRelease))
         .collect();
     match strategy {
         PlacementStrategy::Binpack => {
@@ -51,7 +51,7 @@ pub(crate) fn choose_devices(
     let joined = &shared[..from_shared];
     let opened = (wanted - from_shared) as i64;
     let opens_now = opened <= row.shareable_devices(When::Now);
-    let joins_now = joined.iter().all(|group| group.fits(need, row.memory_mib, When::Now));
+    let joins_now = joined.iter().all(|group| group.fits(shape, row.memory_mib, When::Now));
     let must_wait = !fits_now || !joins_now || (opened > 0 && (only_pipeline || !opens_now));
     let mut gpu_groups: GpuGroupIds = joined.iter().map(|group| group.id).collect();
     let uid = &ledger.pod(pod).uid;

@@ -1,6 +1,8 @@
 //! The checks of a node's spec for a shape: kind of GPU request, conditions, taints, selectors and node affinity.
 
-use crate::model::{Constraints, MigStrategy, NodeSelectorTerm, TaintEffect};
+use crate::model::{
+    Constraints, Enforcement, FractioningCondition, MigStrategy, NodeSelectorTerm, ShareTerms, TaintEffect,
+};
 use crate::place::weights::PREFERENCE_POINTS_MAX;
 use crate::reasons::Check;
 use crate::tables::{GpuKind, Node, Shape};
@@ -41,9 +43,10 @@ pub(crate) fn static_check(node: &Node, shape: &Shape) -> Result<i64, Check> {
     Ok((preferred - disliked).clamp(-PREFERENCE_POINTS_MAX, PREFERENCE_POINTS_MAX))
 }
 
-/// The part of [`static_check`] that depends on the kind of GPU request and on nothing else of the shape.
+/// The part of [`static_check`] that depends on the kind of GPU request, the terms of its share, and on nothing else of the shape.
 pub(crate) fn kind_check(node: &Node, shape: &Shape) -> Result<(), Check> {
     mig_check(node, shape)?;
+    share_check(node, shape)?;
     if matches!(shape.gpu, GpuKind::Memory { .. }) && !node.memory_known {
         return Err(Check::GpuMemoryUnknown);
     }
@@ -54,6 +57,27 @@ pub(crate) fn kind_check(node: &Node, shape: &Shape) -> Result<(), Check> {
         return Err(Check::NotReady);
     }
     Ok(())
+}
+
+/// Whether the node offers what a pod with a GPU share requires besides its size.
+fn share_check(node: &Node, shape: &Shape) -> Result<(), Check> {
+    if !shape.is_shared() {
+        return Ok(());
+    }
+    let ShareTerms {
+        compute_mode,
+        enforcement,
+    } = shape.constraints.share;
+    if node.fractioning != FractioningCondition::Met {
+        return Err(Check::Fractioning(node.fractioning));
+    }
+    if !node.enforcement.offers(compute_mode) {
+        return Err(Check::ComputeMode);
+    }
+    match enforcement {
+        Enforcement::Required if !node.enforcement.limits_memory() => Err(Check::Enforcement),
+        Enforcement::Required | Enforcement::Preferred => Ok(()),
+    }
 }
 
 /// Whether the node's MIG strategy accepts the kind of GPU request.

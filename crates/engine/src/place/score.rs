@@ -55,11 +55,10 @@ pub(crate) fn node_score(node: &Node, shape: &Shape, preference: i64, placement:
         weight += weights::AVAILABLE_NOW;
     }
     if placement.gpu == PlacementStrategy::Binpack && !node.gpu_groups.is_empty() {
-        let need = shape.need_mib(node.memory_mib);
         if node
             .gpu_groups
             .iter()
-            .any(|group| group.fits(need, node.memory_mib, When::AfterRelease))
+            .any(|group| group.fits(shape, node.memory_mib, When::AfterRelease))
         {
             weight += weights::SHARES_GPU;
         }

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::ids::{NodeId, ShapeId};
 use crate::ledger::Ledger;
-use crate::model::PlacementStrategies;
+use crate::model::{PlacementStrategies, ShareTerms};
 use crate::place::node_check::{kind_check, static_check};
 use crate::place::pod::{best_of, best_of_fitting};
 use crate::place::score::{NodeScore, node_score};
@@ -28,7 +28,7 @@ pub(crate) struct ShapeIndexes {
     /// By shape id.
     by_shape: Vec<ShapeEntry>,
     /// Indexes of GPU requests.
-    requests: FxHashMap<GpuKind, ShapeIndex>,
+    requests: FxHashMap<(GpuKind, ShareTerms), ShapeIndex>,
     /// The placement strategies with which all scores were computed.
     placement: Option<PlacementStrategies>,
     /// Counts uses; [`ShapeIndex::last_use`] is a value of it.
@@ -102,13 +102,14 @@ impl ShapeIndexes {
             });
             return Ranking::Own(index);
         }
-        let request = Shape::of_gpus(ledger.shape(shape).gpu.rounded_down());
-        if !self.requests.contains_key(&request.gpu) && self.requests.len() >= REQUESTS_MAX {
+        let request = ledger.shape(shape).gpu_request();
+        let key = (request.gpu, request.constraints.share);
+        if !self.requests.contains_key(&key) && self.requests.len() >= REQUESTS_MAX {
             self.requests.clear();
         }
         let index = self
             .requests
-            .entry(request.gpu)
+            .entry(key)
             .or_insert_with(|| ShapeIndex::new(None, placement));
         index.catch_up(ledger, &request, |node, shape| kind_check(node, shape).ok().map(|()| 0));
         Ranking::Request {
@@ -386,7 +387,7 @@ mod tests {
         own.catch_up(ledger, ledger.shape(shape), |node, shape| {
             static_check(node, shape).ok()
         });
-        let request = Shape::of_gpus(ledger.shape(shape).gpu.rounded_down());
+        let request = ledger.shape(shape).gpu_request();
         let mut bound = ShapeIndex::new(None, placement);
         bound.catch_up(ledger, &request, |node, shape| kind_check(node, shape).ok().map(|()| 0));
         [own.best(ledger, Some), bound.best_below_bound(ledger, shape, Some).0]
@@ -431,6 +432,7 @@ mod tests {
             deletion: None,
             gated: false,
             bind_in_flight: None,
+            background: false,
             gpu_groups: node.map(|_| uid.clone()).into_iter().collect(),
             requests: Requests {
                 gpu: GpuRequest::Fraction {

@@ -1,5 +1,7 @@
 //! Invalid values in the fields of objects, as data. `kai_api` finds them.
 
+use super::GpuShareError;
+
 /// An invalid value. The text says what is wrong and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InvalidValue {
@@ -33,6 +35,8 @@ pub enum InvalidValue {
     DevicesWithoutShare,
     /// Two GPU requests that exclude each other.
     Conflict(GpuConflict),
+    /// An annotation of a GPU share with a limit.
+    GpuShare(GpuShareError),
     /// Not a time.
     NotATime(String),
     /// Not a duration.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{Action, GangKey, Gpus, Millis};
+use crate::model::{Action, FractioningCondition, GangKey, Gpus, Millis};
 use crate::reasons::{AffinityTermBound, Refusal};
 
 /// Why a pod does not run.
@@ -194,6 +194,14 @@ pub enum Check {
     MigMismatch,
     /// The memory of the node's GPUs is not known.
     GpuMemoryUnknown,
+    /// The node does not limit the memory of GPU shares.
+    Enforcement,
+    /// The node does not offer the compute mode.
+    ComputeMode,
+    /// The GPUs with enough memory left have pods of another compute mode.
+    ComputeModeInUse,
+    /// The node condition for GPU shares is not met.
+    Fractioning(FractioningCondition),
     /// What the pod would be charged on the node exceeds a queue bound.
     QueueBound,
     /// Outside the topology domain.
@@ -216,4 +224,9 @@ pub enum EvictionReason {
     },
     /// The gang of the pod ran below its minimum for too long.
     StaleGang,
+    /// The pod is a background pod, and other gangs need its room.
+    Background {
+        /// Pods of its gang that were evicted together.
+        pods: u32,
+    },
 }

@@ -492,6 +492,8 @@ fn relax(trials: &mut Trials<'_>, base: &Outcome) -> Option<Vec<Step>> {
         Check::PodAffinity => Some(Constraint::PodAffinity),
         Check::PodAntiAffinity => Some(Constraint::PodAntiAffinity),
         Check::Domain => Some(Constraint::Topology),
+        Check::Enforcement => Some(Constraint::Enforcement),
+        Check::ComputeMode | Check::ComputeModeInUse => Some(Constraint::ComputeMode),
         Check::Gpus
         | Check::GpuMemory
         | Check::GpuTooSmall
@@ -503,6 +505,7 @@ fn relax(trials: &mut Trials<'_>, base: &Outcome) -> Option<Vec<Step>> {
         | Check::NotReady
         | Check::MigMismatch
         | Check::GpuMemoryUnknown
+        | Check::Fractioning(_)
         | Check::QueueBound => None,
     };
     let mut constraints: Vec<Constraint> = match base.failure(trials.gang)? {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::cluster::Cluster;
 use crate::ids::{GangId, PodId, QueueId};
 use crate::model::{
-    Affinity, Constraints, Event, GpuFraction, GpuRequest, Labels, Millis, NodeSpec, PodPhase, PodSpec, QueueSpec,
-    Requests, ResourceQuota, Toleration,
+    Affinity, ComputeMode, Constraints, Enforcement, Event, GpuFraction, GpuRequest, Labels, Millis, NodeSpec,
+    PodPhase, PodSpec, QueueSpec, Requests, ResourceQuota, Toleration,
 };
 use crate::reasons::Resource;
 use crate::remedies::{Ask, Constraint, RaisedBound, Step, Wait};
@@ -151,6 +151,7 @@ impl Cluster {
             node: None,
             deletion: row.deletion,
             gated: row.observed.status == Status::Gated,
+            background: row.background,
             bind_in_flight: None,
             gpu_groups: Vec::new(),
             requests,
@@ -239,6 +240,8 @@ impl Constraint {
             Constraint::HostPorts => constraints.host_ports.clear(),
             Constraint::PodAffinity => constraints.affinity = Affinity::default(),
             Constraint::PodAntiAffinity => constraints.anti_affinity = Affinity::default(),
+            Constraint::Enforcement => constraints.share.enforcement = Enforcement::Preferred,
+            Constraint::ComputeMode => constraints.share.compute_mode = ComputeMode::TimeSlicing,
             Constraint::Topology => {}
         }
     }

@@ -369,6 +369,10 @@ pub enum Constraint {
     PodAntiAffinity,
     /// The topology constraints of the gang and its subgroups.
     Topology,
+    /// The enforcement that GPU shares require.
+    Enforcement,
+    /// The compute mode of GPU shares.
+    ComputeMode,
 }
 
 /// What a gang waits for.

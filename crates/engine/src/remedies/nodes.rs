@@ -109,6 +109,10 @@ fn missing(node: &Node, shape: &Shape, check: Check) -> (i64, i64) {
         | Check::PodAntiAffinity
         | Check::MigMismatch
         | Check::GpuMemoryUnknown
+        | Check::Enforcement
+        | Check::ComputeMode
+        | Check::ComputeModeInUse
+        | Check::Fractioning(_)
         | Check::QueueBound
         | Check::Domain => (0, 0),
     };
@@ -222,7 +226,7 @@ fn accepts(node: &Node, shape: &Shape) -> bool {
 
 /// The shape with another GPU request.
 fn with_gpus(shape: &Shape, gpu: GpuKind) -> Shape {
-    let of_gpus = Shape::of_gpus(gpu);
+    let of_gpus = Shape::of_gpus(gpu, shape.constraints.share);
     let mut base = shape.base;
     base.gpus = of_gpus.base.gpus;
     Shape {

@@ -55,6 +55,24 @@ pub(crate) fn limits_hold(ledger: &Ledger, gang: GangId, before: &AllocatedBefor
     })
 }
 
+/// Whether every queue from the gang's queue to the root is within its limit and, for a non-preemptible gang, within its quota, or exceeds
+/// them by no more than `before`.
+pub(crate) fn bounds_hold(ledger: &Ledger, gang: GangId, before: &AllocatedBefore) -> bool {
+    let row = ledger.gang(gang);
+    let within_quota = |id: QueueId| {
+        let (queue, held) = (ledger.queue(id), before[id.index()].1);
+        Resource::all(|resource| {
+            let (allocated, quota) = (
+                queue.allocated_non_preemptible[resource],
+                queue.quota[resource].deserved,
+            );
+            allocated <= held[resource] || quota.is_none_or(|quota| allocated <= quota)
+        })
+    };
+    let mut path = row.queue.into_iter().flat_map(|leaf| ledger.queue_path(leaf));
+    limits_hold(ledger, gang, before) && (row.preemptible || path.all(within_quota))
+}
+
 fn first_exceeded(ledger: &Ledger, gang: GangId, requested: QueueResources, kind: BoundKind) -> Option<Bound> {
     for id in ledger.queue_path(ledger.gang(gang).queue?) {
         let queue = ledger.queue(id);

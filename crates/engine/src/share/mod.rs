@@ -7,11 +7,12 @@ mod division;
 mod order;
 mod reclaim;
 
-pub(crate) use bounds::{Bound, BoundKind, exceeded, limits_hold, over_quota};
+pub(crate) use bounds::{Bound, BoundKind, bounds_hold, exceeded, limits_hold, over_quota};
 pub(crate) use division::divide_tree;
 pub(crate) use order::{QueueChange, QueueSortKey};
 pub(crate) use reclaim::{
-    AllocatedBefore, QueueLoss, Reclaimer, can_reclaim, may_reclaim_from, reclaim_is_fair, sibling_ancestors,
+    AllocatedBefore, QueueLoss, Reclaimer, allocated_of_queues, can_reclaim, may_reclaim_from, reclaim_is_fair,
+    sibling_ancestors,
 };
 
 use crate::model::QueueResources;

@@ -23,6 +23,14 @@ pub(crate) struct Reclaimer {
 /// The allocated and the non-preemptible resources of every queue before the evictions of a scenario, by queue id.
 pub(crate) type AllocatedBefore = Vec<(QueueResources, QueueResources)>;
 
+/// What all queues hold now.
+pub(crate) fn allocated_of_queues(ledger: &Ledger) -> AllocatedBefore {
+    let queues = ledger.queues.iter();
+    queues
+        .map(|queue| (queue.allocated, queue.allocated_non_preemptible))
+        .collect()
+}
+
 /// Whether the gang's queue stays within its fair share; for a non-preemptible gang, also within its quota.
 pub(crate) fn can_reclaim(ledger: &Ledger, reclaimer: &Reclaimer) -> bool {
     let queue = ledger.queue(reclaimer.queue);

@@ -129,6 +129,8 @@ pub(crate) struct Gang {
     /// Parents before children, the gang itself first. One value is shared by all gangs without subgroups and topology.
     pub(crate) sub_groups: Arc<[SubGroup]>,
     pub(crate) pod_sets: PodSets,
+    /// How many pods of the sets are background pods.
+    pub(crate) background_pods: u32,
     /// If set, the gang exceeds a bound on subgroups: all its pods are in one set, and none is started.
     pub(crate) excess: Option<SubGroupExcess>,
     /// Pods whose subgroup does not exist.
@@ -169,6 +171,12 @@ impl Gang {
             .map_or(self.created, |eviction| eviction.max(self.created));
         let until = anchor + self.preemption_delay;
         (now < until).then_some(until)
+    }
+
+    /// Whether all its pods are background pods.
+    pub(crate) fn is_background(&self) -> bool {
+        let pods = || self.pod_sets.iter().map(|set| set.pods.len()).sum::<usize>();
+        self.background_pods > 0 && self.background_pods as usize == pods()
     }
 
     pub(crate) fn count(&self, status: Status) -> u32 {

@@ -1,7 +1,10 @@
 //! Nodes, their GPU groups and their free resources.
 
 use crate::ids::{GpuGroupId, PodId, ResourceId, Symbol};
-use crate::model::{Gpus, Labels, MemoryKind, MigStrategy, PodKind, QueueResources, Taint};
+use crate::model::{
+    ComputeMode, EnforcementTier, FractioningCondition, Gpus, Labels, MemoryKind, MigStrategy, PodKind, QueueResources,
+    Taint,
+};
 use crate::tables::{MIB, NodeResources, Shape, ceil_hundredths};
 
 /// A GPU group: a GPU of a node that pods share, with its memory by the status of the pods that hold it.
@@ -14,9 +17,34 @@ pub(crate) struct GpuGroup {
     pub(crate) releasing_mib: i64,
     /// Reserved for pipelined pods.
     pub(crate) pipelined_mib: i64,
+    /// Its pods of any status, pipelined ones included.
+    pub(crate) pods: u32,
+    /// The part of them whose compute mode is SM sharing.
+    pub(crate) sm_sharing_pods: u32,
 }
 
 impl GpuGroup {
+    /// A group without pods.
+    pub(crate) fn empty(id: GpuGroupId) -> GpuGroup {
+        GpuGroup {
+            id,
+            active_mib: 0,
+            releasing_mib: 0,
+            pipelined_mib: 0,
+            pods: 0,
+            sm_sharing_pods: 0,
+        }
+    }
+
+    /// The compute mode of its pods; `None` if they differ, which no decision causes.
+    pub(crate) fn compute_mode(&self) -> Option<ComputeMode> {
+        match self.sm_sharing_pods {
+            0 => Some(ComputeMode::TimeSlicing),
+            pods if pods == self.pods => Some(ComputeMode::SmSharing),
+            _ => None,
+        }
+    }
+
     /// Held by pods of any status, pipelined ones included.
     pub(crate) fn used_mib(&self) -> i64 {
         self.active_mib + self.releasing_mib + self.pipelined_mib
@@ -122,6 +150,8 @@ pub(crate) struct Node {
     pub(crate) memory_kind: MemoryKind,
     pub(crate) mig_enabled: bool,
     pub(crate) mig_strategy: MigStrategy,
+    pub(crate) enforcement: EnforcementTier,
+    pub(crate) fractioning: FractioningCondition,
     pub(crate) has_mig: bool,
     /// Pods on the node that request MIG slices by the legacy annotation.
     pub(crate) legacy_mig_pods: u32,

@@ -43,6 +43,7 @@ pub(crate) struct Pod {
     /// The pod's rank within its gang; `None` = the default, by age.
     pub(crate) rank: Option<Box<TaskRank>>,
     pub(crate) kind: PodKind,
+    pub(crate) background: bool,
     pub(crate) gang: Option<GangId>,
     /// Name of the subgroup; it and the gang determine the pod set.
     pub(crate) sub_group: Option<Symbol>,

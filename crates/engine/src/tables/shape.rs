@@ -2,7 +2,7 @@
 
 use crate::affinity::ShapeTerms;
 use crate::ids::ResourceId;
-use crate::model::{Constraints, GpuFraction, Gpus, QueueResources};
+use crate::model::{Constraints, GpuFraction, Gpus, QueueResources, ShareTerms};
 use crate::tables::NodeResources;
 
 /// The kind of GPU request, reduced to what arithmetic needs.
@@ -64,8 +64,8 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// A shape that requests these GPUs and a pod slot, without constraints.
-    pub(crate) fn of_gpus(gpu: GpuKind) -> Shape {
+    /// A shape that requests these GPUs and a pod slot, without constraints but the terms of its share.
+    pub(crate) fn of_gpus(gpu: GpuKind, share: ShareTerms) -> Shape {
         let devices = match gpu {
             GpuKind::Whole { devices } => devices,
             GpuKind::None | GpuKind::Fraction { .. } | GpuKind::Memory { .. } | GpuKind::Mig { .. } => 0,
@@ -79,10 +79,18 @@ impl Shape {
             extended: Vec::new(),
             gpu,
             mig: Gpus::ZERO,
-            constraints: Constraints::default(),
+            constraints: Constraints {
+                share,
+                ..Constraints::default()
+            },
             indexed_pods: 0,
             terms: None,
         }
+    }
+
+    /// A lower bound of the GPU request alone, for bounds on the scores of many shapes.
+    pub(crate) fn gpu_request(&self) -> Shape {
+        Shape::of_gpus(self.gpu.rounded_down(), self.constraints.share)
     }
 
     /// Whether the pod requests parts of GPUs.

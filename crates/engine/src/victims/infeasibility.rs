@@ -25,7 +25,7 @@ impl Cycle<'_> {
             Action::Preempt => Some(self.victims_gpus(search, search.queue)),
             // Consolidation moves pods: the sum of free GPUs stays the same.
             Action::Consolidation => return true,
-            Action::Allocate | Action::StaleGangEviction => return false,
+            Action::Allocate | Action::StaleGangEviction | Action::BackgroundPods => return false,
         };
         could_go.is_some_and(|could_go| could_go < must_go)
     }

@@ -18,7 +18,9 @@ impl Cycle<'_> {
                 self.config.preempt_min_runtime,
             ),
             Action::Reclaim => self.reclaim_min_runtime(queue, victim_queue),
-            Action::Allocate | Action::Consolidation | Action::StaleGangEviction => return false,
+            Action::Allocate | Action::Consolidation | Action::StaleGangEviction | Action::BackgroundPods => {
+                return false;
+            }
         };
         self.now < started + min_runtime
     }

@@ -157,7 +157,9 @@ impl SearchState {
 }
 
 fn is_pending(ledger: &Ledger, gang: GangId) -> bool {
-    ledger.gang(gang).count(Status::Pending) > 0
+    let gang = ledger.gang(gang);
+    // Background gangs are placed after all others, so they delay none.
+    gang.count(Status::Pending) > 0 && !gang.is_background()
 }
 
 fn is_victim(ledger: &Ledger, gang: GangId) -> bool {

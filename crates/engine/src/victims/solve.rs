@@ -119,7 +119,7 @@ impl Search<'_> {
                     .retain(|queue| *queue != self.queue && share::may_reclaim_from(cycle.ledger, &reclaimer, *queue));
             }
             Action::Preempt => queues.retain(|queue| *queue == self.queue),
-            Action::Allocate | Action::Consolidation | Action::StaleGangEviction => {}
+            Action::Allocate | Action::Consolidation | Action::StaleGangEviction | Action::BackgroundPods => {}
         }
         queues
     }
@@ -140,13 +140,8 @@ impl Cycle<'_> {
         if self.is_infeasible(search, pods) {
             return Solution::None(SearchResult::Exhausted);
         }
-        let held = self
-            .ledger
-            .queues
-            .iter()
-            .map(|queue| (queue.allocated, queue.allocated_non_preemptible));
         let mut progress = SearchProgress {
-            before: held.collect(),
+            before: share::allocated_of_queues(self.ledger),
             failed: FailedSets::default(),
             unit_cache: None,
             budget,
@@ -347,7 +342,11 @@ impl Cycle<'_> {
     fn victim_iterator(&self, search: &Search<'_>) -> VictimIterator {
         let gangs_max = match search.action {
             Action::Consolidation => self.config.consolidation_preemptees_max,
-            Action::Allocate | Action::Reclaim | Action::Preempt | Action::StaleGangEviction => None,
+            Action::Allocate
+            | Action::Reclaim
+            | Action::Preempt
+            | Action::StaleGangEviction
+            | Action::BackgroundPods => None,
         };
         VictimIterator::new(self, search, gangs_max)
     }

@@ -95,7 +95,7 @@ impl Cycle<'_> {
 
     /// Whether an evicted pod can keep its place: it still fits on its node, or no pod is pipelined to the node, so that the
     /// node stays as it was, even if it was overcommitted before.
-    fn place_is_free(&self, pod: PodId) -> bool {
+    pub(crate) fn place_is_free(&self, pod: PodId) -> bool {
         let ledger = &*self.ledger;
         let Some(node) = ledger.pod(pod).placement.node else {
             return false;

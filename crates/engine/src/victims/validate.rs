@@ -30,7 +30,7 @@ impl Cycle<'_> {
             Action::Reclaim => {
                 self.is_fair_reclaim(search, pods, victims, before) && self.respects_min_runtime(search, victims)
             }
-            Action::Allocate | Action::StaleGangEviction => true,
+            Action::Allocate | Action::StaleGangEviction | Action::BackgroundPods => true,
         }
     }
 

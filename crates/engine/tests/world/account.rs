@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::super::kai_engine::model::{
-    GangKey, GangSpec, GpuRequest, Gpus, MemoryKind, Millis, NodeSpec, PodKind, PodPhase, PodSpec, QueueResources,
-    QueueSpec,
+    ComputeMode, Enforcement, EnforcementTier, GangKey, GangSpec, GpuRequest, Gpus, MemoryKind, Millis, NodeSpec,
+    PodKind, PodPhase, PodSpec, QueueResources, QueueSpec, ShareTerms,
 };
 use super::super::kai_engine::reasons::Resource;
 use super::super::kai_engine::report::{Decision, Report, Status};
@@ -176,9 +176,38 @@ pub(crate) fn fits(node: &NodeSpec, pod: &PodSpec, placed: &PlacedPods) -> bool 
     let loads = node_loads(std::iter::once(node), &placed);
     selected
         && known
+        && offers(node, pod)
+        && mixed_group(&placed).is_none()
         && loads
             .values()
             .all(|(load, capacity)| capacity.is_none_or(|capacity| *load <= capacity))
+}
+
+/// Whether the node offers what the terms of the pod's GPU share require.
+pub(crate) fn offers(node: &NodeSpec, pod: &PodSpec) -> bool {
+    let ShareTerms {
+        compute_mode,
+        enforcement,
+    } = pod.constraints.share;
+    let is_share = matches!(
+        pod.requests.gpu,
+        GpuRequest::Fraction { .. } | GpuRequest::Memory { .. }
+    );
+    let has_mode = compute_mode == ComputeMode::TimeSlicing || node.enforcement == EnforcementTier::Mps;
+    let has_limits = enforcement == Enforcement::Preferred || node.enforcement == EnforcementTier::Driver;
+    !is_share || (has_mode && has_limits)
+}
+
+/// A GPU group whose pods have different compute modes.
+pub(crate) fn mixed_group(placed: &[&PlacedPod]) -> Option<String> {
+    let mut modes: BTreeMap<(&str, &str), ComputeMode> = BTreeMap::new();
+    placed.iter().find_map(|placed_pod| {
+        let mode = placed_pod.pod.constraints.share.compute_mode;
+        placed_pod.gpu_groups.iter().find_map(|group| {
+            let known = modes.entry((&placed_pod.node, group)).or_insert(mode);
+            (*known != mode).then(|| group.clone())
+        })
+    })
 }
 
 /// What queues are charged for the placed pods, with their limits as capacities; or for non-preemptible gangs only, with their quotas.

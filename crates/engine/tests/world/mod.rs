@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::kai_engine::Cluster;
 use super::kai_engine::model::{
-    BindInFlight, Config, Constraints, Event, GangKey, GangSpec, GpuFraction, GpuRequest, MemoryKind, MigStrategy,
-    Millis, NodeCondition, NodeSpec, PlacementStrategy, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests,
-    ResourceQuota, SubGroupSpec, TaskRank, TopologyConstraint, TopologyLevel, TopologySpec, Usage,
+    BindInFlight, Config, Constraints, Event, FractioningCondition, GangKey, GangSpec, GpuFraction, GpuRequest,
+    MemoryKind, MigStrategy, Millis, NodeCondition, NodeSpec, PlacementStrategy, PodKind, PodPhase, PodSpec, QueueSpec,
+    Quota, Requests, ResourceQuota, SubGroupSpec, TaskRank, TopologyConstraint, TopologyLevel, TopologySpec, Usage,
 };
 use super::kai_engine::reasons::Refusal;
 use super::kai_engine::report::{Decision, Report};
@@ -421,6 +421,7 @@ impl World {
             deletion: None,
             gated: matches!(special_pod, Some(SpecialPod::Gated)),
             bind_in_flight: None,
+            background: plan.background,
             gpu_groups: Vec::new(),
             requests: Requests {
                 cpu_milli: request.millis,
@@ -430,6 +431,7 @@ impl World {
             },
             constraints: Constraints {
                 node_selector: rack.into_iter().collect(),
+                share: plan.share,
                 ..Constraints::default()
             },
             labels: Default::default(),
@@ -537,6 +539,8 @@ fn node(name: &str, plan: &NodePlan) -> NodeSpec {
         },
         mig_enabled: mig,
         mig_strategy: if mig { MigStrategy::Mixed } else { MigStrategy::None },
+        enforcement: plan.tier,
+        fractioning: FractioningCondition::Met,
     }
 }
 

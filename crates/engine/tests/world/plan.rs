@@ -7,6 +7,8 @@ use proptest::collection::vec;
 use proptest::option::weighted;
 use proptest::prelude::*;
 
+use super::super::kai_engine::model::{ComputeMode, Enforcement, EnforcementTier, ShareTerms};
+
 /// A cluster with its gangs, and the steps that change it.
 #[derive(Clone)]
 pub(crate) struct Scene {
@@ -53,6 +55,7 @@ pub(crate) struct NodePlan {
     pub(crate) rack: u8,
     pub(crate) cordoned: bool,
     pub(crate) not_ready: bool,
+    pub(crate) tier: EnforcementTier,
 }
 
 #[derive(Clone, Debug)]
@@ -94,6 +97,9 @@ pub(crate) struct GangPlan {
     pub(crate) rack: Option<u8>,
     /// The kind of the first pod, if it is not an ordinary one.
     pub(crate) special_pod: Option<SpecialPod>,
+    pub(crate) share: ShareTerms,
+    /// Whether its pods are background pods.
+    pub(crate) background: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -257,9 +263,10 @@ fn nodes() -> impl Strategy<Value = NodePlan> {
         0u8..3,
         prop::bool::weighted(0.05),
         prop::bool::weighted(0.05),
+        tiers(),
     )
         .prop_map(
-            |((gpus, cores, memory_gib, pods), memory_mib, kind, rack, cordoned, not_ready)| NodePlan {
+            |((gpus, cores, memory_gib, pods), memory_mib, kind, rack, cordoned, not_ready, tier)| NodePlan {
                 gpus,
                 memory_mib,
                 kind,
@@ -269,8 +276,27 @@ fn nodes() -> impl Strategy<Value = NodePlan> {
                 rack,
                 cordoned,
                 not_ready,
+                tier,
             },
         )
+}
+
+fn tiers() -> impl Strategy<Value = EnforcementTier> {
+    prop_oneof![
+        3 => Just(EnforcementTier::None),
+        1 => Just(EnforcementTier::Watch),
+        2 => Just(EnforcementTier::Driver),
+        3 => Just(EnforcementTier::Mps),
+    ]
+}
+
+fn share_terms() -> impl Strategy<Value = ShareTerms> {
+    let mode = prop_oneof![3 => Just(ComputeMode::TimeSlicing), 1 => Just(ComputeMode::SmSharing)];
+    let enforcement = prop_oneof![5 => Just(Enforcement::Preferred), 1 => Just(Enforcement::Required)];
+    (mode, enforcement).prop_map(|(compute_mode, enforcement)| ShareTerms {
+        compute_mode,
+        enforcement,
+    })
 }
 
 fn queues() -> impl Strategy<Value = QueuePlan> {
@@ -356,18 +382,23 @@ fn gangs(class: Class) -> BoxedStrategy<GangPlan> {
         weighted(0.15, topology),
         weighted(0.1, 0u8..3),
         weighted(0.05, special_pod),
+        (share_terms(), prop::bool::weighted(0.15)),
     )
         .prop_map(
-            |(queue, priority, age, runs, requests, shape, topology, rack, special_pod)| GangPlan {
-                queue,
-                priority,
-                age,
-                runs,
-                requests,
-                shape,
-                topology,
-                rack,
-                special_pod,
+            |(queue, priority, age, runs, requests, shape, topology, rack, special_pod, (share, background))| {
+                GangPlan {
+                    queue,
+                    priority,
+                    age,
+                    runs,
+                    requests,
+                    shape,
+                    topology,
+                    rack,
+                    special_pod,
+                    share,
+                    background,
+                }
             },
         )
         .boxed()

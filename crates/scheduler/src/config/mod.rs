@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use kai_engine::model::{
     Action, Config, GpuJobOrder, Millis, MinRuntimeResolve, PlacementStrategies, PlacementStrategy,
 };
+use kai_mirror::BackgroundSelector;
 use serde::Deserialize;
 
 use self::search_budgets::SearchBudgets;
@@ -18,6 +19,8 @@ use crate::Error;
 pub(crate) struct ConfigFile {
     /// Without the settings that come from flags.
     pub(crate) config: Config,
+    /// Which pods are background pods.
+    pub(crate) background: BackgroundSelector,
     pub(crate) warnings: Vec<String>,
     /// The file as JSON, for snapshots.
     pub(crate) json: serde_json::Value,
@@ -139,6 +142,7 @@ fn read(text: &str) -> Result<ConfigFile, String> {
 fn build(raw: Raw, json: serde_json::Value) -> Result<ConfigFile, String> {
     let mut file = ConfigFile {
         config: Config::default(),
+        background: BackgroundSelector::default(),
         warnings: Vec::new(),
         json,
     };
@@ -151,7 +155,11 @@ fn build(raw: Raw, json: serde_json::Value) -> Result<ConfigFile, String> {
     if let Some(tiers) = raw.tiers {
         let plugins: Vec<Plugin> = tiers.into_iter().flat_map(|tier| tier.plugins).collect();
         // A plugin that is missing from the list is disabled.
-        file.config.score_pod_affinity = plugins.iter().any(|plugin| plugin.name == "podaffinity");
+        let is_listed = |name: &str| plugins.iter().any(|plugin| plugin.name == name);
+        file.config.score_pod_affinity = is_listed("podaffinity");
+        if !is_listed("backgroundpods") {
+            file.background = BackgroundSelector::none();
+        }
         for plugin in &plugins {
             apply_plugin(plugin, &mut file)?;
             let set = plugin.switches.iter().filter(|(_, value)| **value == true);
@@ -218,6 +226,12 @@ fn apply_plugin(plugin: &Plugin, file: &mut ConfigFile) -> Result<(), String> {
             };
         }
         "podaffinity" => {}
+        "backgroundpods" => {
+            if let Some(selector) = arguments.text("labelSelector").filter(|text| !text.is_empty()) {
+                let parsed = selector.parse::<BackgroundSelector>();
+                file.background = parsed.map_err(|error| format!("plugin backgroundpods: labelSelector: {error}"))?;
+            }
+        }
         "gpujoborder" => {
             config.gpu_job_order = match arguments.text("mode").as_deref() {
                 None | Some("" | "prefer-larger") => Some(GpuJobOrder::PreferLarger),

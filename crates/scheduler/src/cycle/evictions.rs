@@ -41,6 +41,7 @@ fn action(reason: &EvictionReason) -> Action {
     match reason {
         EvictionReason::For { action, .. } => *action,
         EvictionReason::StaleGang => Action::StaleGangEviction,
+        EvictionReason::Background { .. } => Action::BackgroundPods,
     }
 }
 
@@ -52,7 +53,7 @@ fn eviction_event(
 ) -> ObjectEvent {
     let (evictor, all_pods) = match reason {
         EvictionReason::For { gang, pods, .. } => (Some(gang), u64::from(*pods)),
-        EvictionReason::StaleGang => (None, pods),
+        EvictionReason::StaleGang | EvictionReason::Background { .. } => (None, pods),
     };
     let evictor = |part: fn(&GangKey) -> &String| evictor.map(|gang| part(gang)).cloned().unwrap_or_default();
     let annotations = vec![

@@ -102,7 +102,7 @@ impl SearchMetrics {
                 exhausted.inc_by(u64::from(effort.exhausted));
             }
             // These actions have no victim search.
-            Action::Allocate | Action::StaleGangEviction => {}
+            Action::Allocate | Action::StaleGangEviction | Action::BackgroundPods => {}
         }
     }
 

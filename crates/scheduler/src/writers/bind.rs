@@ -1,6 +1,6 @@
 //! Binds pods: plain pods directly, others by a BindRequest that the binder executes. Both ways are idempotent.
 
-use kai_api::{BindRequest, Object, keys};
+use kai_api::{BindRequest, ComputeMode, Object, keys};
 use kai_cluster::{Deletion, Error, Part, Patch, Target};
 use kai_engine::model::GpuFraction;
 use kai_engine::report::{Placed, Received};
@@ -97,7 +97,7 @@ fn bind_request_body(pod: &str, placed: &Placed, label: Option<&(String, String)
     let (kind, count, portion) = match placed.received {
         Received::Regular { devices: 0 } => (keys::RECEIVED_REGULAR, 0, GpuFraction::ZERO),
         Received::Regular { devices } => (keys::RECEIVED_REGULAR, devices, GpuFraction::WHOLE),
-        Received::Fraction { devices, portion } => (keys::RECEIVED_FRACTION, devices, portion),
+        Received::Fraction { devices, portion, .. } => (keys::RECEIVED_FRACTION, devices, portion),
         Received::MigInstance => (keys::RECEIVED_MIG, 0, GpuFraction::ZERO),
     };
     let mut labels = serde_json::Map::new();
@@ -115,6 +115,13 @@ fn bind_request_body(pod: &str, placed: &Placed, label: Option<&(String, String)
     });
     if !placed.gpu_groups.is_empty() {
         spec["selectedGPUGroups"] = placed.gpu_groups.clone().into();
+    }
+    // KAI since 0.18 reads this list, older binders the one above.
+    if let Received::Fraction { compute_mode, .. } = placed.received {
+        let mode = ComputeMode::from(compute_mode).name();
+        let groups = placed.gpu_groups.iter();
+        let groups = groups.map(|group| json!({ "id": group, "computeSharingMode": mode }));
+        spec["selectedFractionalGpuGroups"] = groups.collect();
     }
     json!({
         "metadata": {
@@ -157,6 +164,7 @@ mod tests {
             Received::Fraction {
                 devices: 2,
                 portion: GpuFraction::from_hundredths(50),
+                compute_mode: ComputeMode::SmSharing.into(),
             },
             &["a", "b"],
         );
@@ -175,6 +183,10 @@ mod tests {
                     "receivedResourceType": "Fraction",
                     "receivedGPU": { "count": 2, "portion": "0.50" },
                     "selectedGPUGroups": ["a", "b"],
+                    "selectedFractionalGpuGroups": [
+                        { "id": "a", "computeSharingMode": "sm-sharing" },
+                        { "id": "b", "computeSharingMode": "sm-sharing" },
+                    ],
                 },
             })
         );
@@ -195,6 +207,7 @@ mod tests {
         let small = Received::Fraction {
             devices: 1,
             portion: GpuFraction::from_hundredths(5),
+            compute_mode: ComputeMode::TimeSlicing.into(),
         };
         assert_eq!(portion(small), json!({ "count": 1, "portion": "0.05" }));
     }
@@ -205,6 +218,7 @@ mod tests {
             Received::Fraction {
                 devices: 1,
                 portion: GpuFraction::from_hundredths(50),
+                compute_mode: ComputeMode::TimeSlicing.into(),
             },
             &["a"],
         );

@@ -201,8 +201,9 @@ fn scenario(path: &Path, case: Case) -> Result<Scenario, Error> {
     let settle_cycles = settle_cycles.map_err(|problem| invalid("settleCycles", problem))?;
     let (mut warnings, mut found) = (Warnings::default(), Warnings::default());
     let mut usage: Vec<Usage> = Vec::new();
+    let mut mirror = MirrorSettings::default();
     case.params
-        .apply(&mut config, &mut usage, &mut found)
+        .apply(&mut config, &mut mirror, &mut usage, &mut found)
         .map_err(|(name, problem)| invalid(&format!("params.{name}"), problem))?;
     warnings.extend_about(path, found);
     let object_files = ObjectFiles::one(path);
@@ -221,7 +222,7 @@ fn scenario(path: &Path, case: Case) -> Result<Scenario, Error> {
         origin: path.to_owned(),
         now,
         config,
-        mirror: MirrorSettings::default(),
+        mirror,
         cycles: cycles.max(1),
         settle_cycles,
         view: view_of_group(group),

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use kai_api::{Text, TextMap, parse_duration};
+use kai_api::{GpuSharingMode, Text, TextMap, parse_duration};
 use kai_engine::model::{
     Action, Config, GpuJobOrder, Millis, MinRuntimeResolve, PlacementStrategies, PlacementStrategy, Usage,
 };
+use kai_mirror::MirrorSettings;
 use kai_yaml::suggestion;
 use serde::Deserialize;
 use serde_json::Value;
@@ -39,11 +40,12 @@ impl Params {
     pub(super) fn apply(
         &self,
         config: &mut Config,
+        mirror: &mut MirrorSettings,
         usage: &mut Vec<Usage>,
         warnings: &mut Warnings,
     ) -> Result<(), (String, String)> {
         for (name, value) in self.0.iter().flatten() {
-            match set(config, usage, name, value) {
+            match set(config, mirror, usage, name, value) {
                 Ok(()) => {}
                 Err(Wrong::Value(problem)) => {
                     warnings.push(format!("case: params.{name}: {problem} (the default is used)"));
@@ -71,7 +73,7 @@ impl From<String> for Wrong {
 }
 
 /// The names of all parameters.
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 15] = [
     "useSchedulingSignatures",
     "allowConsolidatingReclaim",
     "maxNumberConsolidationPreemptees",
@@ -82,13 +84,20 @@ const NAMES: [&str; 14] = [
     "reclaimResolveMethod",
     "placementStrategy",
     "gpuJobOrder",
+    "gpuSharingMode",
     "kValue",
     "reclaimerSaturationMultiplier",
     "queueDepthPerAction",
     "queueUsage",
 ];
 
-fn set(config: &mut Config, usage: &mut Vec<Usage>, name: &str, value: &Value) -> Result<(), Wrong> {
+fn set(
+    config: &mut Config,
+    mirror: &mut MirrorSettings,
+    usage: &mut Vec<Usage>,
+    name: &str,
+    value: &Value,
+) -> Result<(), Wrong> {
     match name {
         "useSchedulingSignatures" => config.use_signatures = read(value)?,
         "allowConsolidatingReclaim" => config.allow_consolidating_reclaim = read(value)?,
@@ -120,6 +129,10 @@ fn set(config: &mut Config, usage: &mut Vec<Usage>, name: &str, value: &Value) -
                     return Err(format!("{other:?} is unknown; known are prefer-larger and prefer-smaller").into());
                 }
             };
+        }
+        "gpuSharingMode" => {
+            let mode = read::<Text>(value)?.parse::<GpuSharingMode>();
+            mirror.gpu_sharing = mode.map_err(|error| error.to_string())?;
         }
         "kValue" => config.usage_weight_millionths = millionths(read(value)?)?,
         // KAI reads the first spelling, which has a typo; the second one is the intended name.
@@ -209,7 +222,10 @@ mod tests {
     fn apply(params: &str) -> (Config, Vec<String>) {
         let params: Params = serde_json::from_str(params).unwrap();
         let (mut config, mut usage, mut warnings) = (Config::default(), Vec::new(), Warnings::default());
-        params.apply(&mut config, &mut usage, &mut warnings).unwrap();
+        let mut mirror = MirrorSettings::default();
+        params
+            .apply(&mut config, &mut mirror, &mut usage, &mut warnings)
+            .unwrap();
         (config, warnings.lines().collect())
     }
 
@@ -255,11 +271,22 @@ mod tests {
     #[test]
     fn an_unknown_parameter_is_an_error_with_the_nearest_one() {
         let params: Params = serde_json::from_str(r#"{"kvalue":1}"#).unwrap();
-        let applied = params.apply(&mut Config::default(), &mut Vec::new(), &mut Warnings::default());
+        let applied = params.apply(
+            &mut Config::default(),
+            &mut MirrorSettings::default(),
+            &mut Vec::new(),
+            &mut Warnings::default(),
+        );
         let problem = "there is no such parameter; did you mean kValue?".to_owned();
         assert_eq!(applied, Err(("kvalue".to_owned(), problem)));
         for name in NAMES {
-            let known = set(&mut Config::default(), &mut Vec::new(), name, &Value::Null);
+            let known = set(
+                &mut Config::default(),
+                &mut MirrorSettings::default(),
+                &mut Vec::new(),
+                name,
+                &Value::Null,
+            );
             assert!(!matches!(known, Err(Wrong::Name)), "{name}");
         }
     }

@@ -139,7 +139,7 @@ pub struct AdmissionConfig {
     /// Replicas; the global replicaCount if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
-    /// Whether pods may share GPUs.
+    /// Whether pods may share GPUs. Legacy: global.gpuSharingMode counts if it is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_sharing: Option<bool>,
     /// Whether to hide all GPUs from pods without GPUs.

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 pub use service::*;
 
 use super::schema;
+use crate::GpuSharingMode;
 
 /// The components of an installation.
 #[derive(Clone, Debug, Default, PartialEq, CustomResource, Deserialize, Serialize, JsonSchema)]
@@ -131,6 +132,22 @@ pub struct GlobalConfig {
     /// Whether logs are JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub json_log: Option<bool>,
+    /// How pods share GPUs: NonMemoryEnforced, HamiCore, NvFractions or Disabled. If unset, admission.gpuSharing decides, and without both
+    /// it is NonMemoryEnforced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^(NonMemoryEnforced|HamiCore|NvFractions|Disabled)?$"))]
+    pub gpu_sharing_mode: Option<String>,
+}
+
+impl ConfigSpec {
+    /// How pods share GPUs, where the Config says so: by the mode, by admission.gpuSharing if the mode is not set. A mode that the schema
+    /// would refuse counts as not set.
+    pub fn gpu_sharing_mode(&self) -> Option<GpuSharingMode> {
+        let mode = self.global.as_ref().and_then(|global| global.gpu_sharing_mode.as_ref());
+        let mode = mode.and_then(|mode| mode.parse().ok());
+        let sharing = self.admission.as_ref().and_then(|admission| admission.gpu_sharing);
+        (mode.is_some() || sharing.is_some()).then(|| GpuSharingMode::of(mode, sharing))
+    }
 }
 
 /// The status of an installation.

@@ -73,6 +73,33 @@ fn the_gpu_operators_cdi_reaches_the_binder_unless_the_config_decides() {
 }
 
 #[test]
+fn the_mode_of_gpu_sharing_reaches_admission_binder_and_schedulers() {
+    let modes = |config: Value| {
+        let plan = deployments(config, &[shard("default", json!({}))]);
+        let lines = arguments(&plan);
+        let mut found: Vec<String> = lines
+            .split_whitespace()
+            .filter_map(|word| word.strip_prefix("--gpu-sharing-mode=").map(str::to_owned))
+            .collect();
+        assert!(!lines.contains("gpu-sharing-enabled"), "{lines}");
+        assert!(found.is_empty() || found.len() == 3, "{lines}");
+        found.dedup();
+        found.join(" ")
+    };
+    let global = |mode: &str| json!({ "global": { "gpuSharingMode": mode } });
+    assert_eq!(modes(json!({})), "");
+    assert_eq!(modes(global("")), "");
+    assert_eq!(modes(global("NvFractions")), "NvFractions");
+    assert_eq!(
+        modes(json!({ "admission": { "gpuSharing": true } })),
+        "NonMemoryEnforced"
+    );
+    assert_eq!(modes(json!({ "admission": { "gpuSharing": false } })), "Disabled");
+    let both = json!({ "global": { "gpuSharingMode": "HamiCore" }, "admission": { "gpuSharing": false } });
+    assert_eq!(modes(both), "HamiCore");
+}
+
+#[test]
 fn a_disabled_role_has_no_objects() {
     let off = json!({ "service": { "enabled": false } });
     let config = json!({ "binder": off, "admission": off, "scheduler": off, "queueController": off });

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::model::{Action, GangKey, Gpus, Millis};
+use crate::model::{Action, FractioningCondition, GangKey, Gpus, Millis};
 use crate::reasons::{
-    AffinityTermBound, AvoidedNode, Check, EvictionReason, GpuConflict, InvalidValue, PodsLacking, PriorityRefusal,
-    Problem, QueueBound, Reason, Refusal, Rejections, Resource, SubGroupExcess, domain_text, not_ready_text,
+    AffinityTermBound, AvoidedNode, Check, EvictionReason, GpuConflict, GpuShareError, InvalidValue, PodsLacking,
+    PriorityRefusal, Problem, QueueBound, Reason, Refusal, Rejections, Resource, SubGroupExcess, domain_text,
+    not_ready_text,
 };
 
 fn check(reason: Reason, text: &str) {
@@ -201,6 +202,10 @@ fn a_pod_that_waits_for_others_or_was_evicted() {
         Reason::Evicted(EvictionReason::StaleGang),
         "its gang runs below its minimum for too long",
     );
+    check(
+        Reason::Evicted(EvictionReason::Background { pods: 1 }),
+        "background pods made room for other workloads (1 pod in all)",
+    );
 }
 
 #[test]
@@ -236,6 +241,34 @@ fn a_node_that_fails_a_check() {
         (
             Check::GpuMemoryUnknown,
             "node(s) with unknown GPU memory (label nvidia.com/gpu.memory missing)",
+        ),
+        (
+            Check::Enforcement,
+            "node(s) that don't limit GPU memory (required by annotation kai.scheduler/gpu-enforcement)",
+        ),
+        (
+            Check::ComputeMode,
+            "node(s) without a multi-process server (MPS) for compute mode sm-sharing",
+        ),
+        (
+            Check::ComputeModeInUse,
+            "node(s) whose GPUs with enough memory have pods of another compute mode",
+        ),
+        (
+            Check::Fractioning(FractioningCondition::Met),
+            "node(s) where condition gpu-fractioning.nvidia.com/Ready is True",
+        ),
+        (
+            Check::Fractioning(FractioningCondition::False),
+            "node(s) where condition gpu-fractioning.nvidia.com/Ready is False",
+        ),
+        (
+            Check::Fractioning(FractioningCondition::Unknown),
+            "node(s) where condition gpu-fractioning.nvidia.com/Ready is Unknown",
+        ),
+        (
+            Check::Fractioning(FractioningCondition::NotFound),
+            "node(s) where condition gpu-fractioning.nvidia.com/Ready is Unknown (ConditionNotFound)",
         ),
         (Check::QueueBound, "node(s) where it would pass a queue's bound"),
         (Check::Domain, "node(s) outside the topology domain"),
@@ -304,6 +337,10 @@ fn a_pod_that_is_refused() {
     check(
         config_maps(3),
         "Missing required configmaps: a, b and 3 more; create them in namespace team, or mark them as optional in the pod",
+    );
+    check(
+        Refusal::GpuSharingDisabled,
+        "GPU sharing is switched off; request whole GPUs, or ask an administrator to set spec.global.gpuSharingMode of the Config",
     );
     let failed = Refusal::BindFailed {
         node: "n".to_owned(),
@@ -422,6 +459,34 @@ fn a_value_that_is_invalid() {
         InvalidValue::DevicesWithoutShare,
         "it needs gpu-fraction or gpu-memory beside it; add one of them or remove it",
     );
+    for error in [
+        GpuShareError::NotMemory(text()),
+        GpuShareError::NoUnit(text()),
+        GpuShareError::NotAPortion(text()),
+        GpuShareError::LimitTooLow {
+            limit: text(),
+            request: text(),
+        },
+        GpuShareError::PortionWithoutFraction,
+        GpuShareError::MemoryLimitOfFraction,
+        GpuShareError::Differs {
+            from: "gpu-memory",
+            value: text(),
+        },
+        GpuShareError::Beside {
+            other: "gpu-fraction",
+            instead: "gpu-fraction.limit",
+        },
+        GpuShareError::WithoutShare,
+        GpuShareError::OtherContainer {
+            container: text(),
+            share: text(),
+        },
+    ] {
+        let message = error.to_string();
+        assert!(message.contains(';'), "no remedy: {message}");
+        check(InvalidValue::GpuShare(error), &message);
+    }
     written(
         InvalidValue::NotATime,
         "is not a time; write it as in 2026-01-31T12:00:00Z",

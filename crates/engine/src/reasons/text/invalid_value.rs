@@ -52,6 +52,7 @@ impl fmt::Display for InvalidValue {
             InvalidValue::Conflict(other) => {
                 write!(f, "it can't be combined with {}; keep one of them", other.text())
             }
+            InvalidValue::GpuShare(error) => error.fmt(f),
             InvalidValue::NotATime(text) => written(f, text, "not a time; write it as in 2026-01-31T12:00:00Z"),
             InvalidValue::NotADuration(text) => written(f, text, "not a duration; write it as in 90s, 5m or 1h30m"),
             InvalidValue::NotAnInteger(text) => written(f, text, "not a whole number; write one, as in 3"),

@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod every_reason;
+mod gpu_share_error;
 mod invalid_value;
 mod refusal;
 mod rejections;
@@ -192,7 +193,7 @@ impl fmt::Display for ReasonText<'_, EvictionReason> {
                     Action::Reclaim => "reclaimed for",
                     Action::Preempt => "preempted by",
                     Action::Consolidation => "moved to make room for",
-                    Action::Allocate | Action::StaleGangEviction => "evicted for",
+                    Action::Allocate | Action::StaleGangEviction | Action::BackgroundPods => "evicted for",
                 };
                 let moved = if *moved && *action != Action::Consolidation {
                     "; it has a new place"
@@ -203,6 +204,11 @@ impl fmt::Display for ReasonText<'_, EvictionReason> {
                 write!(f, "{what} {gang} ({} in all{moved})", counted(&pods.to_string(), "pod"))
             }
             EvictionReason::StaleGang => write!(f, "its gang runs below its minimum for too long"),
+            EvictionReason::Background { pods } => write!(
+                f,
+                "background pods made room for other workloads ({} in all)",
+                counted(&pods.to_string(), "pod")
+            ),
         }
     }
 }

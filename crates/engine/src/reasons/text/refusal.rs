@@ -35,6 +35,10 @@ impl fmt::Display for Refusal {
                 f,
                 "binding to node {node} failed and is tried again in a while: {message}"
             ),
+            Refusal::GpuSharingDisabled => write!(
+                f,
+                "GPU sharing is switched off; request whole GPUs, or ask an administrator to set spec.global.gpuSharingMode of the Config"
+            ),
             Refusal::QueueForbidden { queue, namespace } => write!(
                 f,
                 "queue {queue} is not for namespace {namespace}; use a queue of yours, or ask an administrator to name the namespace in \

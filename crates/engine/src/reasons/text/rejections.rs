@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::ReasonText;
-use crate::model::{GangKey, Gpus};
+use crate::model::{FractioningCondition, GangKey, Gpus};
 use crate::reasons::{Check, Rejections, Resource};
 
 impl Check {
@@ -26,6 +26,23 @@ impl Check {
             Check::PodAntiAffinity => "node(s) didn't match pod anti-affinity rules",
             Check::MigMismatch => "node(s) whose MIG mode does not suit the GPU request",
             Check::GpuMemoryUnknown => "node(s) with unknown GPU memory (label nvidia.com/gpu.memory missing)",
+            Check::Enforcement => {
+                "node(s) that don't limit GPU memory (required by annotation kai.scheduler/gpu-enforcement)"
+            }
+            Check::ComputeMode => "node(s) without a multi-process server (MPS) for compute mode sm-sharing",
+            Check::ComputeModeInUse => "node(s) whose GPUs with enough memory have pods of another compute mode",
+            Check::Fractioning(FractioningCondition::Met) => {
+                "node(s) where condition gpu-fractioning.nvidia.com/Ready is True"
+            }
+            Check::Fractioning(FractioningCondition::False) => {
+                "node(s) where condition gpu-fractioning.nvidia.com/Ready is False"
+            }
+            Check::Fractioning(FractioningCondition::Unknown) => {
+                "node(s) where condition gpu-fractioning.nvidia.com/Ready is Unknown"
+            }
+            Check::Fractioning(FractioningCondition::NotFound) => {
+                "node(s) where condition gpu-fractioning.nvidia.com/Ready is Unknown (ConditionNotFound)"
+            }
             Check::QueueBound => "node(s) where it would pass a queue's bound",
             Check::Domain => "node(s) outside the topology domain",
         }

@@ -154,6 +154,10 @@ impl fmt::Display for ReasonText<'_, NearestMiss> {
             | Check::PodAntiAffinity
             | Check::MigMismatch
             | Check::GpuMemoryUnknown
+            | Check::Enforcement
+            | Check::ComputeMode
+            | Check::ComputeModeInUse
+            | Check::Fractioning(_)
             | Check::QueueBound
             | Check::Domain => write!(f, "{node}: {}", check.text())?,
         }
@@ -371,6 +375,10 @@ impl fmt::Display for Constraint {
             Constraint::HostPorts => "leave out the host ports of the pods",
             Constraint::PodAffinity => "leave out the pod affinity of the pods",
             Constraint::PodAntiAffinity => "leave out the pod anti-affinity of the pods",
+            Constraint::Enforcement => {
+                "let the pods start without enforced GPU memory (annotation kai.scheduler/gpu-enforcement: preferred)"
+            }
+            Constraint::ComputeMode => "let the pods share their GPUs by time-slicing (annotation gpu-compute.mode)",
             Constraint::Topology => "leave out the topology constraint of the gang",
         })
     }

@@ -81,6 +81,7 @@ pub(super) const SNAPSHOT: Rule = Fields(&[
             ("resourceReservationNamespace", Name(NameClass::Namespace)),
             ("resourceReservationAppLabel", Word),
             ("migWorkerNodeLabelKey", Name(NameClass::LabelKey)),
+            ("gpuSharingMode", Word),
             ("gpuWorkerNodeLabelKey", Name(NameClass::LabelKey)),
             ("cpuWorkerNodeLabelKey", Name(NameClass::LabelKey)),
         ]),
@@ -97,6 +98,7 @@ pub(super) const CASE: Rule = Fields(&[
     (
         "params",
         Fields(&[
+            ("gpuSharingMode", Word),
             ("useSchedulingSignatures", Word),
             ("allowConsolidatingReclaim", Word),
             ("maxNumberConsolidationPreemptees", Word),
