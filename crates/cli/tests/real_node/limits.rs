@@ -1,7 +1,7 @@
 //! Limits of GPU memory on a node with cgroup v2: the runtime runs our hook, which sets them in the fake driver.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kai_api::{GpuLimits, keys};
 use serde_json::{Value, json};
@@ -60,6 +60,31 @@ pub(crate) async fn the_node_limits_by_the_driver(machine: &mut Machine) {
             (found["status"] == "True").then_some(())
         })
         .await;
+}
+
+/// On the cgroups of most of these machines.
+pub(crate) async fn a_node_without_cgroup_v2_has_a_lower_tier(machine: &mut Machine) {
+    if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        return;
+    }
+    scene("on cgroup version 1 the agent chooses a lower tier, and says why");
+    machine.control(ABLE);
+    start_agent(machine, &[]).await;
+    let words = machine
+        .until("the node's condition says why it has no limits", async || {
+            let node = machine.node().await?;
+            let tier = node["metadata"]["labels"][keys::GPU_ENFORCEMENT].as_str()?;
+            let conditions = node["status"]["conditions"].as_array()?;
+            let condition = conditions
+                .iter()
+                .find(|condition| condition["type"] == keys::NODE_GPU_LIMITS)?;
+            assert_ne!(tier, "driver", "{condition}");
+            let words = condition["message"].as_str()?;
+            (condition["status"] == "False" && words.contains("cgroup version")).then(|| words.to_owned())
+        })
+        .await;
+    println!("   {words}");
+    machine.control("");
 }
 
 /// Starts the agent with more flags, or restarts it, and waits until the node offers its GPUs.

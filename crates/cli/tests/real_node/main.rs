@@ -37,6 +37,7 @@ async fn a_node_for_real() {
     machine.start_kai();
     scenes::a_reservation_finds_its_gpu_by_nvml_where_the_agent_does_not_tell(&mut machine).await;
     scenes::the_kubelet_takes_the_devices(&mut machine).await;
+    limits::a_node_without_cgroup_v2_has_a_lower_tier(&mut machine).await;
     scenes::a_container_sees_its_own_gpus_and_no_others(&mut machine).await;
     scenes::two_pods_share_a_gpu(&mut machine).await;
     scenes::a_lost_reservation_gets_the_same_gpu_again(&mut machine).await;
