@@ -8,14 +8,17 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use kai_api::{Node, Object, Pod, keys};
-use kai_cluster::Selection;
+use kai_api::{Object, Pod, keys};
+use kai_node::podresources;
 use serde_json::Value;
 
-use crate::machine::{Machine, NAME};
+use crate::machine::Machine;
+use crate::pods::POD_RESOURCES;
 
 /// Where the runtime makes the cgroups of containers.
 const CGROUPS: &str = "/sys/fs/cgroup";
+/// Where the hook leaves its receipts.
+const RECEIPTS: &str = "/var/lib/kai/limits";
 
 /// A limit that the fake driver keeps.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,17 +62,64 @@ impl Machine {
                 running.then(|| id.to_owned())
             })
             .await;
-        let found = directories(Path::new(CGROUPS)).into_iter().find(|path| path.ends_with(&id));
+        let found = directories(Path::new(CGROUPS))
+            .into_iter()
+            .find(|path| path.ends_with(&id));
         found.unwrap_or_else(|| panic!("container {id} of {name} has no cgroup"))
+    }
+
+    /// When the agent wrote the spec of a running pod's share device, which is the end of PreStartContainer.
+    pub(crate) async fn prepared_at(&self, name: &str) -> SystemTime {
+        let held = podresources::list(Path::new(POD_RESOURCES)).await.unwrap();
+        let mut share = held
+            .into_iter()
+            .filter(|held| held.pod == name && held.resource == keys::RESOURCE_GPU_SHARE);
+        let id = share.next().unwrap().device_ids[0].clone();
+        let spec = fs::metadata(format!("/var/run/cdi/kai.scheduler-{id}.json")).unwrap();
+        spec.modified().unwrap()
+    }
+
+    /// Waits for a receipt of the hook about a pod that is none of those already known.
+    pub(crate) async fn receipt(&self, pod: &str, known: &[&Value]) -> Value {
+        self.until(&format!("there is a receipt for {pod}"), async || {
+            let files = fs::read_dir(RECEIPTS).ok()?.flatten();
+            let mut receipts =
+                files.filter_map(|file| serde_json::from_str::<Value>(&fs::read_to_string(file.path()).ok()?).ok());
+            receipts.find(|receipt| {
+                let is_known = known.iter().any(|known| known["containerId"] == receipt["containerId"]);
+                receipt["container"]["pod"] == pod && !is_known
+            })
+        })
+        .await
+    }
+
+    /// Creates a pod that the API server refuses, and returns why.
+    pub(crate) async fn refused(&self, pod: &Value) -> String {
+        match self.client.create(&Pod::RESOURCE, "default", pod.clone()).await {
+            Ok(created) => panic!("accepted: {created:#?}"),
+            Err(error) => error.to_string(),
+        }
     }
 
     /// Waits for an event about a pod whose message contains all of the words, and returns the message.
     pub(crate) async fn event(&self, pod: &str, reason: &str, words: &[&str]) -> String {
         let about = format!("involvedObject.name={pod},reason={reason}");
-        let arguments = ["get", "events", "-n", "default", "--field-selector", &about, "-o", "json"];
+        let arguments = [
+            "get",
+            "events",
+            "-n",
+            "default",
+            "--field-selector",
+            &about,
+            "-o",
+            "json",
+        ];
         self.until(&format!("{pod} has an event {reason} with {words:?}"), async || {
             let events: Value = serde_json::from_str(&self.kubectl(&arguments)).unwrap();
-            let messages = events["items"].as_array()?.iter().filter_map(|event| event["message"].as_str());
+            let messages = events["items"]
+                .as_array()?
+                .iter()
+                .filter_map(|event| event["message"].as_str());
             let mut found = messages.filter(|message| words.iter().all(|word| message.contains(word)));
             found.next().map(str::to_owned)
         })
@@ -81,7 +131,9 @@ impl Machine {
         self.until(&format!("the node enforces limits by {tier}"), async || {
             let node = self.node().await?;
             let conditions = node["status"]["conditions"].as_array()?;
-            let condition = conditions.iter().find(|condition| condition["type"] == keys::NODE_GPU_LIMITS)?;
+            let condition = conditions
+                .iter()
+                .find(|condition| condition["type"] == keys::NODE_GPU_LIMITS)?;
             let words = condition["message"].as_str()?;
             let labelled = node["metadata"]["labels"][keys::GPU_ENFORCEMENT] == tier;
             (labelled && words.contains(&format!("tier {tier}"))).then(|| words.to_owned())
@@ -98,13 +150,14 @@ impl Machine {
         answer
     }
 
-    /// Waits until a metric with these labels has a value.
-    pub(crate) async fn until_metric(&self, name: &str, labels: &[&str], value: f64) {
-        self.until(&format!("{name}{labels:?} is {value}"), async || {
+    /// Waits until a metric with these labels has such a value.
+    pub(crate) async fn until_metric(&self, name: &str, labels: &[&str], is_right: impl Fn(f64) -> bool) {
+        self.until(&format!("{name} of {labels:?} is right"), async || {
             let all = self.metrics();
             let of_name = all.lines().filter(|line| line.starts_with(&format!("{name}{{")));
             let mut found = of_name.filter(|line| labels.iter().all(|label| line.contains(label)));
-            (found.next()?.rsplit_once(' ')?.1.parse() == Ok(value)).then_some(())
+            let value = found.next()?.rsplit_once(' ')?.1.parse().ok()?;
+            is_right(value).then_some(())
         })
         .await;
     }

@@ -45,6 +45,8 @@ pub(crate) struct Machine {
     pub(crate) client: Client,
     /// The mode of the agent.
     pub(crate) mode: String,
+    /// Where the agent serves its metrics.
+    pub(crate) metrics_address: String,
     // In the order in which they have to end: a running kubelet would restart containers.
     agent: Option<Process>,
     kai: Option<Process>,
@@ -70,6 +72,7 @@ impl Machine {
             client: Client::connect(&access).await.unwrap(),
             directory,
             mode: set("KAI_NODE_MODE"),
+            metrics_address: format!("127.0.0.1:{}", free_port()),
             agent: None,
             kai: None,
             kubelet: None,
@@ -77,6 +80,7 @@ impl Machine {
             containerd: None,
         };
         machine.control("");
+        std::fs::create_dir_all(machine.records()).unwrap();
         machine.start_containerd().await;
         for image in ["pause", "kai", "workload"] {
             let import = format!("ctr -n k8s.io images import $KAI_NODE_IMAGES/{image}.tar");
@@ -139,7 +143,7 @@ impl Machine {
 
     /// Starts `kai all` with the account of the manifests.
     pub(crate) fn start_kai(&mut self) {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port();
         let mut command = self.kai("all", "kai-all");
         command.args(["--listen-address=", "--plugin-server-port=0"]);
         let flags = [
@@ -166,7 +170,7 @@ impl Machine {
             "--node-name",
             NAME,
             "--metrics-address",
-            "",
+            &self.metrics_address,
             "--probe-seconds",
             "1",
             "--good-probes",
@@ -174,6 +178,7 @@ impl Machine {
         ]);
         command.args(["--mode", &self.mode]).args(driver_flags());
         command.arg("--fake-control").arg(self.directory.join("control.yaml"));
+        command.arg("--fake-record-dir").arg(self.records());
         if duty == Duty::Pod {
             command.arg("--no-cluster");
         }
@@ -288,7 +293,7 @@ impl Machine {
 
     /// `kai` with the credentials of an account.
     fn kai(&self, subcommand: &str, account: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kai"));
+        let mut command = Command::new(set("KAI_NODE_PROGRAM"));
         let credentials = account_file(&self.directory, account);
         command.arg(subcommand).arg("--kubeconfig").arg(credentials);
         command
@@ -300,6 +305,10 @@ impl Machine {
         command.args(["-c", script]).env("PATH", set("KAI_NODE_PATH"));
         command
     }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// The configuration of the fake GPUs, and the library that shows them to containers.

@@ -5,6 +5,7 @@
 
 mod commands;
 mod doctor;
+mod limit_records;
 mod limits;
 mod machine;
 mod manifests;
@@ -36,6 +37,7 @@ async fn a_node_for_real() {
     machine.start_kai();
     scenes::a_reservation_finds_its_gpu_by_nvml_where_the_agent_does_not_tell(&mut machine).await;
     scenes::the_kubelet_takes_the_devices(&mut machine).await;
+    limits::a_node_without_cgroup_v2_has_a_lower_tier(&mut machine).await;
     scenes::a_container_sees_its_own_gpus_and_no_others(&mut machine).await;
     scenes::two_pods_share_a_gpu(&mut machine).await;
     scenes::a_lost_reservation_gets_the_same_gpu_again(&mut machine).await;
@@ -56,7 +58,16 @@ async fn limits_for_real() {
     };
     manifests::apply(&machine);
     machine.start_kai();
-    limits::a_share_is_a_limit(&mut machine).await;
+    limits::the_node_limits_by_the_driver(&mut machine).await;
+    for runtime in limits::RUNTIMES {
+        limits::a_share_is_a_limit(&mut machine, runtime).await;
+        limits::a_restarted_container_is_limited_again(&mut machine, runtime).await;
+        limits::an_agent_that_restarts_before_the_hook_changes_nothing(&mut machine, runtime).await;
+        limits::without_its_limit_a_container_does_not_start(&mut machine, runtime).await;
+    }
+    limits::an_open_policy_starts_it(&mut machine).await;
+    limits::lost_limits_are_found(&mut machine).await;
+    limits::a_pod_cannot_choose_its_limit(&mut machine).await;
     machine.stop_kai();
     manifests::delete(&machine);
 }

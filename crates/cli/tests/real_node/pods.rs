@@ -14,7 +14,7 @@ use crate::machine::Machine;
 pub(crate) const LOOK: &str = "kai node-agent --dry-run --node-name inside; busybox ls /dev; busybox env; echo seen";
 
 /// The socket of the kubelet's pod-resources API.
-const POD_RESOURCES: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";
+pub(crate) const POD_RESOURCES: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";
 
 /// The GPUs of a container, seen from inside.
 #[derive(Debug)]
