@@ -1,5 +1,7 @@
 //! The annotations that a redacted file keeps, and the fields that only the pod grouper reads.
 
+use kai_api::keys::{self, ContainerKey};
+
 use super::names::NameClass;
 
 /// The rule of an annotation's value; `None` for annotations that the scheduler does not read.
@@ -19,8 +21,12 @@ pub(super) fn of_annotation(key: &str) -> Option<Annotation> {
         k::SHARED_GPU_CONFIG_MAP => Annotation::ConfigMap,
         k::TOP_OWNER_METADATA => Annotation::TopOwner,
         k::GPU_FRACTION
+        | k::GPU_FRACTION_LIMIT
         | k::GPU_MEMORY
+        | k::GPU_MEMORY_LIMIT
         | k::GPU_FRACTION_DEVICES
+        | k::GPU_ENFORCEMENT
+        | k::RESERVATION_COMPUTE_MODE
         | k::MPS
         | k::SKIP_POD_GROUPER
         | k::PREEMPTION_DELAY
@@ -42,6 +48,14 @@ pub(super) fn of_annotation(key: &str) -> Option<Annotation> {
         _ => return None,
     })
 }
+
+/// The annotations for one container whose values stay. The container's name is a part of the key.
+pub(super) const CONTAINER_KEYS: &[ContainerKey] = &[
+    keys::CONTAINER_MEMORY_REQUEST,
+    keys::CONTAINER_MEMORY_LIMIT,
+    keys::CONTAINER_COMPUTE_MODE,
+    keys::CONTAINER_PORTION_LIMIT,
+];
 
 /// How to redact the value of an annotation.
 #[derive(Clone, Copy, Debug)]

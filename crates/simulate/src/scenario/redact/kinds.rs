@@ -314,6 +314,10 @@ pub(super) const BIND_REQUEST: Rule = Fields(&[
             ("podName", Name(NameClass::Pod)),
             ("selectedNode", Name(NameClass::Node)),
             ("selectedGPUGroups", List(&Name(NameClass::GpuGroup))),
+            (
+                "selectedFractionalGpuGroups",
+                List(&Fields(&[("id", Name(NameClass::GpuGroup)), ("computeSharingMode", Word)])),
+            ),
             ("backoffLimit", Word),
             ("receivedResourceType", Word),
             ("receivedGPU", Fields(&[("count", Word), ("portion", Word)])),

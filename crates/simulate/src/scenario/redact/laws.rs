@@ -95,6 +95,9 @@ fn pod() -> Value {
                 "pod-group-name": "g", "gpu-fraction": "0.5", "kai.scheduler/received-gpus": "GPU-1,GPU-2", "acme/secret": "x",
                 "kubectl.kubernetes.io/last-applied-configuration": "{}", "runai/shared-gpu-configmap": "p-x-shared-gpu",
                 "kai.scheduler/top-owner-metadata": "kind: Job\nname: train\n",
+                "kai.scheduler/container.main.gpu-memory.portion.limit": "0.7", "nvidia.com/container.main.gpu-compute.mode": "sm-sharing",
+                "nvidia.com/container.main.gpus.devices": "GPU-1", "kai.scheduler/gpu-limits": "{\"container\":\"main\"}",
+                "kai.scheduler/gpu-enforcement": "required",
             },
             "ownerReferences": [{ "apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "j", "controller": true }],
             "managedFields": [{ "manager": "m" }],
@@ -137,7 +140,7 @@ fn objects() -> Value {
             "subGroups": [{ "name": "s", "minMember": 1 }], "topologyConstraint": { "topology": "t", "requiredTopologyLevel": "rack" } } }],
         "topologies": [{ "metadata": { "name": "t" }, "spec": { "levels": [{ "nodeLabel": "rack" }] } }],
         "bindRequests": [{ "metadata": { "name": "p", "namespace": "ns" }, "spec": { "podName": "p", "selectedNode": "n",
-            "selectedGPUGroups": ["g"] }, "status": { "phase": "Failed", "reason": "text" } }],
+            "selectedGPUGroups": ["g"], "selectedFractionalGpuGroups": [{ "id": "g", "computeSharingMode": "sm-sharing" }] }, "status": { "phase": "Failed", "reason": "text" } }],
         "persistentVolumes": [{ "metadata": { "name": "v" }, "spec": { "csi": { "volumeHandle": "h" },
             "claimRef": { "namespace": "ns", "name": "claim" }, "storageClassName": "fast" } }],
         "persistentVolumeClaims": [{ "metadata": { "name": "p-tmp", "namespace": "ns" }, "spec": { "volumeName": "v" } }],
@@ -283,6 +286,14 @@ fn references_keep_matching() {
         .keys()
         .filter(|name| kai_api::keys::is_gpu_resource(name));
     assert_eq!(gpus.count(), 2, "{limits}");
+    // The key of an annotation for one container has the container's name.
+    let container = at("/pods/0/spec/containers/0/name");
+    let mode = format!("nvidia.com/container.{}.gpu-compute.mode", container.as_str().unwrap());
+    assert_eq!(at("/pods/0/metadata/annotations")[&mode], "sm-sharing");
+    assert_eq!(
+        at("/bindRequests/0/spec/selectedFractionalGpuGroups/0/id"),
+        at("/bindRequests/0/spec/selectedGPUGroups/0")
+    );
     assert_eq!(
         at("/pods/0/spec/containers/0/env/0"),
         json!({ "name": names.of(NameClass::Variable, "TOKEN") })

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use kai_api::keys;
+use kai_api::keys::{self, ContainerKey};
 use serde_json::{Map, Value};
 
 use super::annotations::{self, Annotation};
@@ -257,9 +257,12 @@ impl Walk<'_> {
     fn annotations(&mut self, annotations: &Map<String, Value>) -> Value {
         let mut kept = Map::new();
         for (key, value) in annotations {
-            let (Some(rule), Some(text)) = (annotations::of_annotation(key), value.as_str()) else {
+            let Some(text) = value.as_str() else { continue };
+            if let Some(replaced) = self.container_annotation(key) {
+                kept.insert(replaced, self.name(NameClass::Value, text).into());
                 continue;
-            };
+            }
+            let Some(rule) = annotations::of_annotation(key) else { continue };
             let replaced = match rule {
                 Annotation::Word => self.name(NameClass::Value, text),
                 Annotation::Name(class) => self.name(class, text),
@@ -276,6 +279,13 @@ impl Walk<'_> {
             kept.insert(key.clone(), replaced.into());
         }
         Value::Object(kept)
+    }
+
+    /// The key of an annotation for one container, with the container's replacement.
+    fn container_annotation(&mut self, key: &str) -> Option<String> {
+        let named = |known: &ContainerKey| Some((*known, known.container(key)?));
+        let (known, container) = annotations::CONTAINER_KEYS.iter().find_map(named)?;
+        known.of(&self.name(NameClass::Container, container))
     }
 
     /// Kind and name of the top owner; the scheduler reads no other line.
