@@ -60,8 +60,7 @@ impl Stage {
     async fn until(&self, is_it: impl Fn(&MpsStatus) -> bool) -> MpsStatus {
         let mut status = self.handle.status();
         let found = tokio::time::timeout(Duration::from_secs(60), status.wait_for(|status| is_it(status))).await;
-        let found = found.expect("the status changes within a minute").unwrap().clone();
-        found
+        found.expect("the status changes within a minute").unwrap().clone()
     }
 
     fn modes(&self) -> Vec<Option<GpuComputeMode>> {

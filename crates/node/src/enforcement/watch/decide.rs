@@ -208,9 +208,11 @@ mod tests {
         actions.iter().map(word).collect()
     }
 
-    /// Measurements at these seconds, and what is done after each.
+    /// Seconds, the MiB of pods on GPUs then, and what is done.
+    type Step<'a> = (u64, &'a [(&'a str, &'a str, u64)], &'a [&'a str]);
+
     #[track_caller]
-    fn check(repair: Repair, steps: &[(u64, &[(&str, &str, u64)], &[&str])]) {
+    fn check(repair: Repair, steps: &[Step]) {
         let start = Instant::now();
         let mut watch = ExcessWatch::new(GRACE, repair);
         let pods = [pod("a", 100), pod("b", 200)];

@@ -69,7 +69,7 @@ struct SharePods {
 impl SharePods {
     /// Forgets pods that hold no share device any more, and returns the holders to ask the API server about: new ones, and all if a process
     /// belongs to a pod that was not seen before, because a pod of the same name may have taken an earlier pod's place.
-    fn to_fetch(&mut self, allocations: &[DeviceAllocation], usage: &Usage) -> Vec<(String, String)> {
+    fn holders_to_read(&mut self, allocations: &[DeviceAllocation], usage: &Usage) -> Vec<(String, String)> {
         let mut holders: Vec<(String, String)> = allocations
             .iter()
             .filter(|allocation| allocation.resource == keys::RESOURCE_GPU_SHARE)
@@ -179,7 +179,7 @@ async fn measure(
     let allocations = podresources::list(&config.pod_resources).await;
     let allocations = allocations.map_err(|error| error.to_string())?;
     let mut complete = true;
-    for (namespace, name) in pods.to_fetch(&allocations, &usage) {
+    for (namespace, name) in pods.holders_to_read(&allocations, &usage) {
         let pod: Option<Pod> = match client.get(&namespace, &name).await {
             Ok(pod) => pod,
             Err(error) => {
@@ -270,8 +270,8 @@ mod tests {
         let share = keys::RESOURCE_GPU_SHARE;
         let allocations = [allocation("a", share), allocation("whole", "nvidia.com/gpu")];
         let mut pods = SharePods::default();
-        let mut names = |pods: &mut SharePods, usage: &Usage| -> Vec<String> {
-            let fetched = pods.to_fetch(&allocations, usage).into_iter();
+        let names = |pods: &mut SharePods, usage: &Usage| -> Vec<String> {
+            let fetched = pods.holders_to_read(&allocations, usage).into_iter();
             fetched.map(|(_, name)| name).collect()
         };
         let usage = usage_of(&["uid-a", "uid-whole"]);
@@ -290,7 +290,7 @@ mod tests {
         );
         let replaced = usage_of(&["uid-a2", "uid-whole"]);
         assert_eq!(names(&mut pods, &replaced), ["a"], "another pod of the same name");
-        assert_eq!(pods.to_fetch(&[], &usage), []);
+        assert_eq!(pods.holders_to_read(&[], &usage), []);
         assert!(pods.by_name.is_empty(), "the pod holds no share device any more");
     }
 
