@@ -98,7 +98,7 @@ pub enum PromiseError {
     },
     /// The driver lists no such GPU.
     #[error(
-        "GPU {gpu} of pod {pod} is not among this node's GPUs, so its memory can't be limited; run kai doctor on the node"
+        "GPU {gpu} of pod {pod} is not in this node's list of GPUs, so its memory can't be limited; run kai doctor on the node"
     )]
     UnknownGpu {
         /// Namespace and name.
