@@ -144,7 +144,10 @@ fn podman_runs_the_hook_that_limits_gpu_memory() {
             assert_eq!((&receipt.limits, &receipt.failure), (&request.limits, &None));
             let record = fs::read_dir(&records).unwrap().next().unwrap().unwrap().path();
             let record = fs::read_to_string(record).unwrap();
-            assert!(record.contains(&receipt.cgroup) && receipt.cgroup.contains(&receipt.container_id), "{record}");
+            assert!(
+                record.contains(&receipt.cgroup) && receipt.cgroup.contains(&receipt.container_id),
+                "{record}"
+            );
         }
         CgroupVersion::V1 | CgroupVersion::Hybrid | CgroupVersion::Unknown(_) => {
             assert!(!said.contains("the container runs"), "{said}");
