@@ -24,6 +24,7 @@ use crate::agent::limits_audit::LimitMetrics;
 use crate::agent::state::Snapshot;
 use crate::allocator::plan::device_uuid;
 use crate::enforcement::audit::Enforced;
+use crate::enforcement::watch::{WatchReport, metrics as watch_metrics};
 use crate::kubelet::deviceplugin::HEALTHY;
 use crate::podresources::{self, DeviceAllocation};
 
@@ -45,6 +46,8 @@ pub struct Sources {
     pub registrations: Arc<AtomicU64>,
     /// What the last audit of limits found.
     pub limits: watch::Receiver<Arc<LimitMetrics>>,
+    /// What the last measurement of tier watch found.
+    pub watched: watch::Receiver<WatchReport>,
     /// Whether limits are also told by KAI's names.
     pub fractioning: FractioningMetrics,
     /// Decides who may read the metrics.
@@ -114,6 +117,7 @@ async fn metrics(
         allocations: &allocations,
         registrations: sources.registrations.load(Ordering::Relaxed),
         limits: &sources.limits.borrow().clone(),
+        watched: &sources.watched.borrow().clone(),
         fractioning: sources.fractioning,
     });
     (
@@ -141,6 +145,8 @@ pub struct Scrape<'a> {
     pub registrations: u64,
     /// What the last audit of limits found.
     pub limits: &'a LimitMetrics,
+    /// What the last measurement of tier watch found.
+    pub watched: &'a WatchReport,
     /// Whether limits are also told by KAI's names.
     pub fractioning: FractioningMetrics,
 }
@@ -151,6 +157,10 @@ pub fn render(scrape: &Scrape) -> String {
     add_gpu_gauges(&mut registry, scrape);
     add_agent_gauges(&mut registry, scrape);
     add_limits(&mut registry, scrape);
+    watch_metrics::add_metrics(&mut registry, scrape.node, scrape.watched);
+    if scrape.fractioning == FractioningMetrics::On {
+        add_fractioning(&mut registry, scrape);
+    }
     let mut text = String::new();
     encode(&mut text, &registry).expect("writing to a string does not fail");
     text
@@ -214,26 +224,14 @@ fn add_limits(registry: &mut Registry, scrape: &Scrape) {
         "kai_gpu_limit_enforced",
         "1 if the driver has the limit, 0 if it has none or another one",
     );
-    let fractioning = match scrape.fractioning {
-        FractioningMetrics::On => Some(register(
-            "gpu_fractioning_gpu_memory_used_bytes",
-            "GPU memory that the pod uses, by the name of KAI's GPU fractioning",
-        )),
-        FractioningMetrics::Off => None,
-    };
     for row in &scrape.limits.rows {
-        let index = scrape
-            .snapshot
-            .inventory
-            .device(&row.gpu)
-            .map_or_else(String::new, |device| device.index.to_string());
         let labels = vec![
             ("node", scrape.node.to_owned()),
             ("namespace", row.container.namespace.clone()),
             ("pod", row.container.pod.clone()),
             ("container", row.container.container.clone()),
             ("UUID", row.gpu.clone()),
-            ("gpu", index.clone()),
+            ("gpu", gpu_index(scrape, &row.gpu)),
         ];
         limit.get_or_create(&labels).set(row.limit_bytes as f64);
         if let Some(bytes) = row.used_bytes {
@@ -248,17 +246,41 @@ fn add_limits(registry: &mut Registry, scrape: &Scrape) {
             }
             Enforced::Unknown => {}
         }
-        if let (Some(fractioning), Some(bytes)) = (&fractioning, row.used_bytes) {
-            let labels = vec![
-                ("namespace", row.container.namespace.clone()),
-                ("pod", row.container.pod.clone()),
-                ("pod_uuid", row.container.uid.clone()),
-                ("gpu_uuid", row.gpu.clone()),
-                ("gpu", index),
-            ];
-            fractioning.get_or_create(&labels).set(bytes as f64);
+    }
+}
+
+/// The memory that pods with a GPU share use, by the names of KAI's GPU fractioning.
+fn add_fractioning(registry: &mut Registry, scrape: &Scrape) {
+    let used = register(
+        registry,
+        "gpu_fractioning_gpu_memory_used_bytes",
+        "GPU memory that the pod uses, by the name of KAI's GPU fractioning",
+    );
+    let set = |namespace: &str, pod: &str, uid: &str, gpu: &str, bytes: u64| {
+        let labels = vec![
+            ("namespace", namespace.to_owned()),
+            ("pod", pod.to_owned()),
+            ("pod_uuid", uid.to_owned()),
+            ("gpu_uuid", gpu.to_owned()),
+            ("gpu", gpu_index(scrape, gpu)),
+        ];
+        used.get_or_create(&labels).set(bytes as f64);
+    };
+    for row in &scrape.limits.rows {
+        let pod = &row.container;
+        if let Some(bytes) = row.used_bytes {
+            set(&pod.namespace, &pod.pod, &pod.uid, &row.gpu, bytes);
         }
     }
+    for watched in &scrape.watched.watched {
+        let pod = &watched.pod;
+        set(&pod.namespace, &pod.name, &pod.uid, &watched.gpu, watched.used.bytes);
+    }
+}
+
+fn gpu_index(scrape: &Scrape, uuid: &str) -> String {
+    let device = scrape.snapshot.inventory.device(uuid);
+    device.map_or_else(String::new, |device| device.index.to_string())
 }
 
 /// What the agent offers, and whether the driver and the kubelet answer.
@@ -336,10 +358,105 @@ fn gpu_labels(scrape: &Scrape, device: &Device) -> Labels {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
     use super::*;
     use crate::agent::state::{Input, State};
     use crate::allocator::plan::Policy;
+    use crate::enforcement::audit::LimitRow;
+    use crate::enforcement::receipt::ContainerName;
+    use crate::enforcement::watch::{SharePod, UsedMemory, Watched};
     use crate::health::Rules;
+
+    /// Names and labels of the series in the text.
+    fn series(text: &str) -> BTreeMap<String, BTreeSet<String>> {
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        let series = lines.filter_map(|line| {
+            let (name, rest) = line.split_once('{')?;
+            let labels = rest
+                .split_once('}')?
+                .0
+                .split(',')
+                .filter_map(|label| Some(label.split_once('=')?.0.to_owned()));
+            Some((name.to_owned(), labels.collect()))
+        });
+        series.collect()
+    }
+
+    #[test]
+    fn the_metrics_of_gpu_shares_are_those_of_the_operations_page() {
+        let row = LimitRow {
+            container: ContainerName {
+                namespace: "team".to_owned(),
+                pod: "half".to_owned(),
+                uid: "u".to_owned(),
+                container: "main".to_owned(),
+            },
+            gpu: "GPU-1".to_owned(),
+            limit_bytes: 8,
+            used_bytes: Some(7),
+            enforced: Enforced::No,
+        };
+        let limits = LimitMetrics {
+            rows: vec![row],
+            failures: BTreeMap::from([("NO_PERMISSION".to_owned(), 2)]),
+        };
+        let pod = SharePod {
+            namespace: "team".to_owned(),
+            name: "other".to_owned(),
+            uid: "v".to_owned(),
+            container: "main".to_owned(),
+            share_mib: BTreeMap::new(),
+        };
+        let watched = WatchReport {
+            watched: vec![Watched {
+                pod,
+                gpu: "GPU-1".to_owned(),
+                used: UsedMemory::default(),
+                share_bytes: 5,
+                exceeded: true,
+            }],
+            evictions: 0,
+        };
+        let text = render(&Scrape {
+            node: "n1",
+            snapshot: &Snapshot::default(),
+            samples: &[],
+            allocations: &[],
+            registrations: 0,
+            limits: &limits,
+            watched: &watched,
+            fractioning: FractioningMetrics::On,
+        });
+        assert!(
+            text.contains("kai_gpu_limit_failures_total{code=\"NO_PERMISSION\"} 2"),
+            "{text}"
+        );
+        let page = include_str!("../../../docs/operations.md");
+        let about_shares = |name: &String| {
+            ["kai_gpu_", "gpu_fractioning_"]
+                .iter()
+                .any(|start| name.starts_with(start))
+        };
+        let served: BTreeMap<_, _> = series(&text)
+            .into_iter()
+            .filter(|(name, _)| about_shares(name))
+            .collect();
+        let quoted = |text: &str| {
+            text.split('`')
+                .skip(1)
+                .step_by(2)
+                .map(str::to_owned)
+                .collect::<BTreeSet<_>>()
+        };
+        let rows = page.lines().filter_map(|line| {
+            let columns: Vec<&str> = line.split(" | ").collect();
+            let name = columns[0].strip_prefix("| `")?.strip_suffix('`')?.to_owned();
+            Some((name, quoted(columns.get(2)?)))
+        });
+        let documented: BTreeMap<_, _> = rows.filter(|(name, _)| about_shares(name)).collect();
+        assert_eq!(served, documented);
+    }
 
     #[test]
     fn gauges_have_the_names_that_dashboards_know() {
@@ -363,6 +480,7 @@ mod tests {
             allocations: &allocations,
             registrations: 2,
             limits: &LimitMetrics::default(),
+            watched: &WatchReport::default(),
             fractioning: FractioningMetrics::Off,
         };
         // The encoder keeps label sets in a hash map: their order is not a promise.

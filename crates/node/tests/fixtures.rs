@@ -211,6 +211,7 @@ fn the_doctor_on_every_recorded_machine() {
 fn metrics_of_every_jetson() {
     use kai_node::agent::limits_audit::LimitMetrics;
     use kai_node::agent::state::Snapshot;
+    use kai_node::enforcement::watch::WatchReport;
     use kai_node::metrics::{FractioningMetrics, Scrape, render};
     for name in fixtures() {
         let tree = tree(&name);
@@ -235,6 +236,7 @@ fn metrics_of_every_jetson() {
             allocations: &[],
             registrations: 1,
             limits: &LimitMetrics::default(),
+            watched: &WatchReport::default(),
             fractioning: FractioningMetrics::Off,
         });
         let gauges: String = text

@@ -19,11 +19,12 @@ use crate::driver_files::collect::Search;
 use crate::driver_files::csv::CSV_DIR;
 use crate::driver_files::prepare::FakeFiles;
 use crate::driver_files::store::CDI_DIR;
-use crate::enforcement::audit::Repair;
 use crate::enforcement::facts::EnforcementSettings;
 use crate::enforcement::hold::EnforcePolicy;
 use crate::enforcement::promise::UnifiedMemoryLimit;
 use crate::enforcement::tier::Enforce;
+use crate::enforcement::watch::run::{GRACE_DEFAULT, PACE as WATCH_PACE};
+use crate::enforcement::watch::{ProcessFiles, Repair};
 use crate::health::{IGNORED_XIDS, Rules, STICKY_XIDS};
 use crate::metrics::FractioningMetrics;
 use crate::plugin_config::{ConfigSource, FallbackStrategy};
@@ -251,12 +252,16 @@ pub struct Args {
     /// What happens to a container whose limit can't be set: closed (it does not start) or open (it starts, and the agent reports it).
     #[arg(long, value_enum, default_value_t)]
     pub enforce_policy: EnforcePolicy,
-    /// What happens to a container whose limit is gone: none (the agent reports it) or evict (its pod is evicted).
+    /// What happens to a container whose limit is gone, or that uses more than its share: none (the agent reports it) or evict (its pod is
+    /// evicted).
     #[arg(long, value_enum, default_value_t)]
     pub enforce_repair: Repair,
     /// Seconds between audits of the limits.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     pub enforce_audit_seconds: u64,
+    /// With tier watch: seconds for which a pod may use more GPU memory than its share.
+    #[arg(long, default_value_t = GRACE_DEFAULT.as_secs())]
+    pub watch_grace_seconds: u64,
     /// Where GPU and CPU share memory: limit the memory of a container with a GPU share that has no memory limit, to its memory request
     /// (1 GiB without one) and its GPU share.
     #[arg(long, default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
@@ -306,6 +311,8 @@ pub struct Settings {
     pub enforcement: EnforcementSettings,
     /// What happens to a container whose limit is gone.
     pub repair: Repair,
+    /// With tier watch: how long a pod may be above its share.
+    pub watch_grace: Duration,
     /// Whether limits are also told by KAI's metric names.
     pub fractioning_metrics: FractioningMetrics,
     /// Where to serve metrics.
@@ -329,6 +336,8 @@ pub struct Pace {
     pub reservation: Duration,
     /// Between audits of the containers' limits without a new receipt.
     pub audit: Duration,
+    /// Between measurements of what pods use, with tier watch.
+    pub watch: Duration,
     /// Timing of registrations with the kubelet.
     pub kubelet: RetryPolicy,
 }
@@ -341,6 +350,7 @@ impl Default for Pace {
             retry: Duration::from_secs(10),
             reservation: Duration::from_millis(500),
             audit: Duration::from_secs(30),
+            watch: WATCH_PACE,
             kubelet: RetryPolicy::default(),
         }
     }
@@ -392,10 +402,12 @@ impl Args {
                 share_devices: self.share_devices(),
                 state_dir: self.state_dir.clone(),
                 host_root: self.host.host_root.clone(),
+                processes: ProcessFiles::of(&self.host.roots()),
                 environment: hook_environment,
                 program: None,
             },
             repair: self.enforce_repair,
+            watch_grace: Duration::from_secs(self.watch_grace_seconds),
             fractioning_metrics: match self.fractioning_metrics {
                 true => FractioningMetrics::On,
                 false => FractioningMetrics::Off,

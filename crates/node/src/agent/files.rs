@@ -13,11 +13,16 @@ use crate::driver_files::store;
 use crate::enforcement::tier::NodeEnforcement;
 use crate::plugin_config::AppliedConfig;
 
-/// Watches a directory for files that are created or removed. The watch ends when the returned guard is dropped. If the system refuses the
+/// Watches a directory for files that are created, changed or removed. The watch ends when the returned guard is dropped. If the system refuses the
 /// watch, the receiver never changes and callers rely on polling.
 pub fn watch_directory(directory: &Path) -> (watch::Receiver<u64>, impl Sized + use<>) {
     let (sender, receiver) = watch::channel(0);
-    let notify = move |_event| sender.send_modify(|ticks| *ticks += 1);
+    // Reading a file is an event, too: a task that reads the directory at every event would never rest.
+    let notify = move |event: notify::Result<notify::Event>| {
+        if !event.is_ok_and(|event| event.kind.is_access()) {
+            sender.send_modify(|ticks| *ticks += 1);
+        }
+    };
     let watcher = notify::recommended_watcher(notify).and_then(|mut watcher| {
         watcher.watch(directory, RecursiveMode::NonRecursive)?;
         Ok(watcher)
@@ -173,5 +178,25 @@ impl IntegratedGpuIdentity {
             uuid: device.uuid.clone(),
         };
         save(&self.path, &serde_json::to_vec(&saved).expect("two strings are JSON"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_new_file_is_an_event_and_reading_it_is_none() {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::write(place.path().join("old"), "x").unwrap();
+        let (mut changed, _watching) = watch_directory(place.path());
+        for _ in 0..100 {
+            assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+            std::fs::read(place.path().join("old")).unwrap();
+        }
+        // Events arrive in their order: those of the readings, if any, before that of the new directory.
+        std::fs::create_dir(place.path().join("new")).unwrap();
+        changed.changed().await.unwrap();
+        assert_eq!(*changed.borrow_and_update(), 1);
     }
 }

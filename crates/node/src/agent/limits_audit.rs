@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use kai_api::{EnforcementTier, Pod, keys};
 use kai_cluster::{Client, Clock, EventRecorder, ObjectEvent, Target};
 use kai_gpu::Driver;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
 use super::files;
@@ -17,10 +17,11 @@ use super::report::FIELD_MANAGER;
 use super::state::{Input, Snapshot};
 use crate::driver_files::host_root::HostRoot;
 use crate::driver_files::store::CdiDir;
-use crate::enforcement::audit::{Audit, Audited, AuditedReceipt, LimitRow, Observation, PodEvent, Repair, answer};
+use crate::enforcement::audit::{Audit, Audited, AuditedReceipt, LimitRow, Observation, PodEvent, answer};
 use crate::enforcement::program::ProgramDir;
 use crate::enforcement::receipt::{ContainerName, Receipt};
 use crate::enforcement::receipt_dir::ReceiptDir;
+use crate::enforcement::watch::Repair;
 use crate::podresources::{self, DeviceAllocation};
 
 /// Copies of the hook's program that no spec names stay for this long: a container that is being created may run one.
@@ -90,7 +91,11 @@ pub async fn run(
             audit.new_driver();
         }
         driver_version = Some(version);
-        let allocations = podresources::list(&config.pod_resources).await.ok();
+        // While there is no limit to audit, the kubelet is not asked.
+        let allocations = match limits_memory(&snapshot) || !receipts.is_empty() {
+            true => podresources::list(&config.pod_resources).await.ok(),
+            false => None,
+        };
         let observation = observe(&config, &client, &receipts, &snapshot, allocations.as_deref()).await;
         let audited = audit.step(&observation);
         for share_device in &audited.remove {
@@ -124,6 +129,11 @@ pub async fn run(
     }
 }
 
+fn limits_memory(snapshot: &Snapshot) -> bool {
+    let decided = snapshot.enforcement.as_ref();
+    decided.is_some_and(|decided| decided.tier == EnforcementTier::Driver)
+}
+
 /// Collects what one audit sees.
 async fn observe(
     config: &LimitsAudit,
@@ -149,11 +159,7 @@ async fn observe(
             .flat_map(|allocation| allocation.device_ids.iter().cloned())
             .collect::<BTreeSet<_>>()
     });
-    let limits_memory = snapshot
-        .enforcement
-        .as_ref()
-        .is_some_and(|decided| decided.tier == EnforcementTier::Driver);
-    let unlimited = match (limits_memory, allocations) {
+    let unlimited = match (limits_memory(snapshot), allocations) {
         (true, Some(allocations)) => unlimited(config, client, &audited, allocations).await,
         (true, None) | (false, _) => Vec::new(),
     };
@@ -259,29 +265,17 @@ async fn tell(client: &Client, recorder: &EventRecorder, audited: &Audited) {
             .await;
     }
     for container in &audited.evict {
-        if let Err(error) = evict(client, container).await {
-            tracing::warn!(pod = container.shown(), %error, "could not evict a pod whose GPU memory is not limited any more; trying again");
-        }
-    }
-}
-
-/// Evicts the pod with this UID, as far as disruption budgets allow it.
-async fn evict(client: &Client, container: &ContainerName) -> Result<(), kai_cluster::Error> {
-    let body = json!({
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": { "name": container.pod, "namespace": container.namespace },
-        "deleteOptions": { "preconditions": { "uid": container.uid } },
-    });
-    let target = Target::of::<Pod>(&container.namespace, &container.pod);
-    match client.post_to(target, "eviction", &body).await {
-        Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error),
-        Ok(_) | Err(_) => {
-            tracing::warn!(
+        match client
+            .evict_pod(&container.namespace, &container.pod, &container.uid)
+            .await
+        {
+            Ok(()) => tracing::warn!(
                 pod = container.shown(),
                 "evicted a pod whose GPU memory is not limited any more"
-            );
-            Ok(())
+            ),
+            Err(error) => {
+                tracing::warn!(pod = container.shown(), %error, "could not evict a pod whose GPU memory is not limited any more; trying again");
+            }
         }
     }
 }

@@ -17,7 +17,8 @@ pub mod watcher;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use kai_cluster::Client;
+use kai_api::EnforcementTier;
+use kai_cluster::{Client, Clock, EventRecorder};
 use kai_gpu::Driver;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -31,7 +32,9 @@ use crate::allocator::register::{PluginContext, remove_leftovers};
 use crate::driver_files::prepare::DriverFileInjector;
 use crate::driver_files::store::CdiDir;
 use crate::enforcement::facts::Decider;
+use crate::enforcement::mps::MpsService;
 use crate::enforcement::tier::{Enforce, NodeEnforcement};
+use crate::enforcement::watch::{self as watched, WatchConfig, WatchReport};
 use crate::metrics::{self, Sources};
 use crate::plugin_config::ConfigStatus;
 use crate::reservation_annotator::{self, AllocationHints, AnnotatorConfig};
@@ -99,6 +102,10 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
     // The device plugins start first: they serve the last run's inventory until the driver has answered.
     remove_leftovers(&settings.plugin_dir);
     let share_devices = Arc::new(share_device_preparer(&settings));
+    let mps = mps_service(&settings, &driver);
+    if let Some(mps) = mps.clone() {
+        share_devices.set_mps(mps);
+    }
     let (files_changed, _watching) = files::watch_directory(&settings.plugin_dir);
     let noted = uses.clone();
     let (hints_sender, hints) = watch::channel(AllocationHints::default());
@@ -147,14 +154,25 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
     let (given_up_sender, given_up) = watch::channel(None);
     let (limits_sender, limits) = watch::channel(Arc::new(LimitMetrics::default()));
     let decisions = EnforcementTask {
-        decider: Decider::new(settings.enforcement.clone()),
+        decider: Decider::new(settings.enforcement.clone()).with_mps(mps.clone()),
         driver: driver.clone(),
         cdi: CdiDir::new(&settings.cdi_dir),
         last: last_enforcement,
+        mps: mps.clone(),
         refresh: settings.pace.refresh,
     };
     tasks.spawn(enforcement::run(decisions, seen.clone(), given_up, inputs.clone()));
-    let audit = Audit {
+    let (watch_sender, watched) = watch::channel(WatchReport::default());
+    let limits_tasks = LimitsTasks {
+        watch: WatchConfig {
+            pod_resources: settings.pod_resources_socket.clone(),
+            files: settings.enforcement.processes.clone(),
+            grace: settings.watch_grace,
+            pace: settings.pace.watch,
+            repair: settings.repair,
+        },
+        driver: driver.clone(),
+        watch_report: watch_sender,
         config: LimitsAudit {
             driver: driver.clone(),
             cdi: CdiDir::new(&settings.cdi_dir),
@@ -181,15 +199,32 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
         label_sender,
         seen.clone(),
         told,
-        audit,
+        limits_tasks,
     ));
     let identity = IntegratedGpuIdentity::new(&settings.state_dir, &settings.search.roots);
     tasks.spawn(save_inventories(last, identity, seen.clone()));
-    spawn_metrics(&settings, driver, seen, registrations, limits, &mut tasks).await;
+    spawn_metrics(&settings, driver, seen, registrations, (limits, watched), &mut tasks).await;
     run_state(state, received, snapshots, events, stop).await;
     // The device plugins close the kubelet's streams before the other tasks are aborted.
     let _ = plugins.await;
+    if let Some(mps) = mps {
+        mps.stop().await;
+    }
     tasks.shutdown().await;
+}
+
+/// The multi-process server, where the operator wants one. It is started when the driver has answered.
+fn mps_service(settings: &Settings, driver: &Arc<dyn Driver>) -> Option<Arc<MpsService>> {
+    let limits = &settings.enforcement;
+    match limits.enforce {
+        Enforce::Mps => Some(Arc::new(MpsService::new(
+            driver.clone(),
+            limits.host_root.clone(),
+            limits.state_dir.clone(),
+            limits.processes.clone(),
+        ))),
+        Enforce::Auto | Enforce::Driver | Enforce::Watch | Enforce::None => None,
+    }
 }
 
 /// Creates the preparer of share devices and removes the specs of an earlier run.
@@ -208,10 +243,42 @@ fn share_device_preparer(settings: &Settings) -> ShareDevicePreparer {
     })
 }
 
-/// The audit of limits, until the agent has reached the API server.
-struct Audit {
+/// The tasks about limits, until the agent has reached the API server.
+struct LimitsTasks {
     config: LimitsAudit,
     outputs: AuditOutputs,
+    watch: WatchConfig,
+    driver: Arc<dyn Driver>,
+    watch_report: watch::Sender<WatchReport>,
+}
+
+impl LimitsTasks {
+    /// Runs them until the agent stops.
+    async fn run(self, client: Client, snapshots: watch::Receiver<Arc<Snapshot>>) {
+        let (tier_sender, tier) = watch::channel(EnforcementTier::None);
+        let events = EventRecorder::new(&client, report::FIELD_MANAGER, Clock::System);
+        tokio::join!(
+            follow_tier(snapshots.clone(), tier_sender),
+            watched::run(self.watch, client.clone(), events, self.driver, tier, self.watch_report),
+            limits_audit::run(self.config, client, snapshots, self.outputs),
+        );
+    }
+}
+
+/// Passes the node's tier on.
+async fn follow_tier(mut snapshots: watch::Receiver<Arc<Snapshot>>, tier: watch::Sender<EnforcementTier>) {
+    loop {
+        let decided = snapshots
+            .borrow_and_update()
+            .enforcement
+            .as_ref()
+            .map(|decided| decided.tier);
+        let decided = decided.unwrap_or(EnforcementTier::None);
+        tier.send_if_modified(|before| std::mem::replace(before, decided) != decided);
+        if snapshots.changed().await.is_err() {
+            return;
+        }
+    }
 }
 
 /// Serves the metrics, if an address is set.
@@ -220,7 +287,7 @@ async fn spawn_metrics(
     driver: Arc<dyn Driver>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     registrations: Arc<AtomicU64>,
-    limits: watch::Receiver<Arc<LimitMetrics>>,
+    (limits, watched): (watch::Receiver<Arc<LimitMetrics>>, watch::Receiver<WatchReport>),
     tasks: &mut JoinSet<()>,
 ) {
     if let Some(address) = settings.metrics_address.clone() {
@@ -236,6 +303,7 @@ async fn spawn_metrics(
             pod_resources: settings.pod_resources_socket.clone(),
             registrations,
             limits,
+            watched,
             fractioning: settings.fractioning_metrics,
         };
         tasks.spawn(async move {
@@ -337,7 +405,7 @@ async fn run_with_cluster(
     label: watch::Sender<ConfigLabel>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     events: mpsc::Receiver<kai_cluster::NodeEvent>,
-    audit: Audit,
+    limits: LimitsTasks,
 ) {
     let Some(access) = &settings.access else { return };
     let client = loop {
@@ -370,9 +438,9 @@ async fn run_with_cluster(
         SetupPace::default(),
         snapshots.clone(),
     );
-    let audit = async {
+    let limits = async {
         if settings.policy.share_devices > 0 {
-            limits_audit::run(audit.config, client.clone(), snapshots, audit.outputs).await;
+            limits.run(client.clone(), snapshots).await;
         }
     };
     let watch_label = async {
@@ -383,7 +451,7 @@ async fn run_with_cluster(
     tokio::join!(
         report,
         setup,
-        audit,
+        limits,
         watch_label,
         reservation_annotator::run(client.clone(), annotator, hints)
     );

@@ -4,7 +4,7 @@ use kai_gpu::{Inventory, MemoryKind, PlatformKind};
 
 use super::facts::{ClusterView, Facts, RUNTIME_CLASS, RuntimeClass, TOOLKIT_CONFIG};
 use super::report::Report;
-use super::toml;
+use super::{shares, toml};
 use crate::allocator::inject::Mode;
 use crate::driver_files::spec;
 
@@ -32,6 +32,7 @@ pub fn run_checks(facts: &Facts) -> Report {
     images(facts, &mut report);
     kubelet(facts, &mut report);
     labels(facts, &mut report);
+    shares::check(facts, &mut report);
     report
 }
 

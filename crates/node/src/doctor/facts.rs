@@ -11,7 +11,7 @@ use kai_gpu::{Driver, GpuError, Inventory, PlatformKind, Roots};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Args, bolt, go_build, toml};
+use super::{Args, bolt, go_build, shares, toml};
 use crate::Error;
 use crate::agent::args::STATE_DIR;
 use crate::agent::files::IntegratedGpuIdentity;
@@ -22,6 +22,7 @@ use crate::driver_files::csv::{self, BASE_FILES};
 use crate::driver_files::files::DriverFiles;
 use crate::driver_files::host_root::HostRoot;
 use crate::driver_files::{collect, spec, store};
+use crate::enforcement::tier::TierFacts;
 use crate::health;
 
 /// Longest wait for the cluster: the doctor must report even if nothing answers.
@@ -69,6 +70,8 @@ pub struct Facts {
     pub images: Vec<(String, Option<bool>)>,
     /// The node object in the cluster.
     pub cluster: ClusterView,
+    /// What decides whether the driver can limit the memory of containers; `None` if the driver was not asked.
+    pub limits: Option<TierFacts>,
     /// Whether this process is in a container.
     pub in_container: bool,
     /// How the node agent injects GPUs; `None` if the agent is another process.
@@ -267,6 +270,8 @@ fn collect_driver(args: &Args, roots: &Roots, facts: &mut Facts) -> Result<(), E
             if let Ok(inventory) = &listed {
                 facts.unresponsive = unresponsive_gpus(&*opened.driver, inventory);
                 facts.files = collect::collect(&args.host.search(), inventory);
+                let host = HostRoot::new(&roots.host);
+                facts.limits = Some(shares::tier_facts(&*opened.driver, inventory, &facts.files, &host));
             } else {
                 facts.files = files_without_driver(&args.host.search(), &opened.detection);
             }

@@ -7,6 +7,7 @@ mod facts;
 mod go_build;
 pub mod on_node;
 pub mod report;
+mod shares;
 mod toml;
 
 pub use checks::run_checks;

@@ -9,6 +9,7 @@ use kai_gpu::{CgroupMemory, MemoryLimitError, NvmlCode};
 
 use super::limits::GpuLimit;
 use super::receipt::{ContainerName, Failure, Receipt};
+use super::watch::Repair;
 
 /// So many refusals of the driver in a row, and the node gives up limiting: containers must not fail one after the other.
 pub const REFUSALS_MAX: u32 = 3;
@@ -22,16 +23,6 @@ pub const EVENT_SET: &str = "GPULimitSet";
 pub const EVENT_MISSING: &str = "GPULimitMissing";
 /// The reason of the event: the hook could not set a limit.
 pub const EVENT_FAILED: &str = "GPULimitFailed";
-
-/// What the agent does about a container whose limit is gone.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Repair {
-    /// It reports it.
-    #[default]
-    None,
-    /// It evicts the pod, so that its controller makes a new one.
-    Evict,
-}
 
 /// The driver's answer about a limit.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -35,7 +35,7 @@ impl CgroupVersion {
             Ok(true) => CgroupVersion::V2,
             Ok(false) if is_v2(&root.join("unified")).unwrap_or(false) => CgroupVersion::Hybrid,
             Ok(false) => CgroupVersion::V1,
-            Err(error) => CgroupVersion::Unknown(format!("{}: {error}", root.display())),
+            Err(error) => CgroupVersion::Unknown(error.to_string()),
         }
     }
 }

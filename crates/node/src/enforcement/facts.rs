@@ -2,16 +2,18 @@
 //! missing. Blocks; decides nothing.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kai_gpu::{Device, Driver, Inventory, MemoryKind, MigMode};
 
 use super::cgroup::{CGROUP_ROOT, CgroupVersion};
 use super::hold::EnforcePolicy;
+use super::mps::{self, MpsService};
 use super::program::{HookProgram, ProgramDir, ProgramFiles};
 use super::promise::UnifiedMemoryLimit;
 use super::receipt_dir::ReceiptDir;
 use super::tier::{Enforce, GpuFacts, HookSetup, NodeEnforcement, OwnMemory, TierFacts, decide, needs_program};
-use super::watch_support;
+use super::watch::{self, ProcessFiles};
 use crate::allocator::inject::Mode;
 use crate::driver_files::cdi::Spec;
 use crate::driver_files::host_root::HostRoot;
@@ -36,6 +38,8 @@ pub struct EnforcementSettings {
     pub state_dir: PathBuf,
     /// The host's `/` in this process.
     pub host_root: PathBuf,
+    /// Where the host's processes are described.
+    pub processes: ProcessFiles,
     /// Environment of the hook: that of the fake library.
     pub environment: Vec<String>,
     /// The files of the hook's program. `None`: those of this process.
@@ -48,6 +52,10 @@ pub struct Decider {
     settings: EnforcementSettings,
     /// The program does not change while the agent runs.
     installed: Option<Result<HookProgram, String>>,
+    /// For which library and driver the program ran well. It is run again for others only.
+    ran_for: Option<(Option<String>, Option<String>)>,
+    /// Runs the multi-process server, where the operator wants one.
+    mps: Option<Arc<MpsService>>,
 }
 
 impl Decider {
@@ -56,7 +64,14 @@ impl Decider {
         Self {
             settings,
             installed: None,
+            ran_for: None,
+            mps: None,
         }
+    }
+
+    /// Decides with this multi-process server.
+    pub fn with_mps(self, mps: Option<Arc<MpsService>>) -> Self {
+        Self { mps, ..self }
     }
 
     /// Decides by what this node holds containers. `spec` is that of the whole GPUs on disk.
@@ -68,15 +83,18 @@ impl Decider {
         given_up: Option<String>,
     ) -> NodeEnforcement {
         let mut facts = self.facts(driver, inventory, spec, given_up);
+        if let (Ok(()), Some(mps)) = (&facts.mps, &self.mps) {
+            facts.mps = mps.ability(inventory);
+        }
         let limits_system_memory = self.limits_system_memory(inventory);
         if needs_program(&facts) {
-            facts.program = Some(self.program(facts.library.as_deref()));
+            facts.program = Some(self.program(facts.library.as_deref(), inventory));
         }
         let mut decided = decide(&facts);
         let program = match (decided.tier.limits_memory(), &facts.program) {
             (true, Some(Ok(program))) => Some(program.clone()),
             (true, Some(Err(_)) | None) => None,
-            (false, _) if limits_system_memory => match self.program(None) {
+            (false, _) if limits_system_memory => match self.program(None, inventory) {
                 Ok(program) => Some(program),
                 Err(problem) => {
                     decided
@@ -120,8 +138,13 @@ impl Decider {
                 .collect(),
             library: spec.and_then(library_in),
             program: None,
-            mps: watch_support::mps(settings),
-            watch: watch_support::watch(settings, driver),
+            mps: match settings.enforce {
+                Enforce::Mps => mps::ability(driver, inventory, &settings.host_root).map(drop),
+                Enforce::Auto | Enforce::Driver | Enforce::Watch | Enforce::None => {
+                    Err("the agent runs a multi-process server only with --enforce mps".to_owned())
+                }
+            },
+            watch: watch::ability(driver, &settings.processes),
             given_up,
         }
     }
@@ -141,7 +164,7 @@ impl Decider {
     }
 
     /// The program on the host, after it ran there once, and loaded `library` if one is named.
-    fn program(&mut self, library: Option<&str>) -> Result<HookProgram, String> {
+    fn program(&mut self, library: Option<&str>, inventory: &Inventory) -> Result<HookProgram, String> {
         let installed = match &self.installed {
             Some(Ok(program)) => program.clone(),
             // Space on a disk comes back, and mounts are corrected.
@@ -151,10 +174,16 @@ impl Decider {
                 installed?
             }
         };
+        let wanted = (library.map(str::to_owned), inventory.driver_version.clone());
+        if self.ran_for.as_ref() == Some(&wanted) {
+            return Ok(installed);
+        }
+        self.ran_for = None;
         let here = library.map(|path| HostRoot::new(&self.settings.host_root).local_path(path));
         installed
             .probe(here.as_deref(), &self.settings.environment)
             .map_err(|error| error.to_string())??;
+        self.ran_for = Some(wanted);
         Ok(installed)
     }
 
@@ -179,7 +208,8 @@ fn library_in(spec: &Spec) -> Option<String> {
     found.next().map(|mount| mount.host_path.clone())
 }
 
-fn gpu_facts(driver: &dyn Driver, device: &Device) -> GpuFacts {
+/// The facts about one GPU.
+pub fn gpu_facts(driver: &dyn Driver, device: &Device) -> GpuFacts {
     GpuFacts {
         index: device.index,
         memory: match device.memory_kind {

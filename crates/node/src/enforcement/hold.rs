@@ -177,3 +177,150 @@ fn limit_system_memory(file: &Path, bytes: u64) -> io::Result<Option<u64>> {
     fs::write(file, bytes.to_string())?;
     Ok(Some(bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use kai_gpu::fake::{FakeDriver, Settings};
+    use kai_gpu::{CgroupMemory, MemoryLimits};
+
+    use super::super::cgroup::MountCheck;
+    use super::*;
+
+    /// A simulated node: two GPUs with limits, and a process 7 in the cgroup of a container.
+    struct Node {
+        driver: FakeDriver,
+        place: CgroupPlace,
+        cgroup: PathBuf,
+        _temporary: tempfile::TempDir,
+    }
+
+    impl Node {
+        fn new() -> Self {
+            let temporary = tempfile::tempdir().unwrap();
+            let place = CgroupPlace {
+                proc: temporary.path().join("proc"),
+                root: temporary.path().join("cgroup"),
+                check: MountCheck::Simulated,
+            };
+            let cgroup = place.root.join("kubepods/pod1/abc");
+            fs::create_dir_all(&cgroup).unwrap();
+            fs::create_dir_all(place.proc.join("7")).unwrap();
+            fs::write(place.proc.join("7/cgroup"), "0::/kubepods/pod1/abc\n").unwrap();
+            let driver = FakeDriver::new(&"a100-40:2".parse::<Settings>().unwrap().seeded("n1")).unwrap();
+            driver.change(|control| control.memory_limit_calls = Some(kai_gpu::fake::MemoryLimitCalls::Both));
+            Self {
+                driver,
+                place,
+                cgroup,
+                _temporary: temporary,
+            }
+        }
+
+        fn gpu(&self, at: usize) -> String {
+            self.driver.devices().unwrap().devices[at].uuid.clone()
+        }
+
+        fn request(&self, limits: Vec<GpuLimit>) -> HoldRequest {
+            HoldRequest {
+                limits,
+                ..HoldRequest::default()
+            }
+        }
+
+        fn hold(&self, request: &HoldRequest) -> Receipt {
+            let state = r#"{"ociVersion":"1.0.2","id":"abc","status":"created","pid":7,"bundle":"/b"}"#;
+            hold(request, state.as_bytes(), &self.driver, &self.place, 5)
+        }
+
+        fn limit(&self, at: usize) -> Option<MemoryLimits> {
+            let read = self.driver.memory_limits(&self.gpu(at), &self.cgroup);
+            read.ok()
+                .map(|CgroupMemory { limits, .. }| limits)
+                .filter(|limits| limits.hard_bytes.is_some())
+        }
+    }
+
+    #[test]
+    fn every_gpu_of_the_container_is_limited_and_the_receipt_says_so() {
+        let node = Node::new();
+        let limits = vec![
+            GpuLimit::hard(&node.gpu(0), 1 << 30),
+            GpuLimit::hard(&node.gpu(1), 2 << 30),
+        ];
+        let receipt = node.hold(&node.request(limits.clone()));
+        assert_eq!((receipt.failure, &receipt.limits), (None, &limits));
+        assert_eq!((receipt.container_id.as_str(), receipt.at_seconds), ("abc", 5));
+        assert_eq!(receipt.cgroup, node.cgroup.display().to_string());
+        assert_eq!(node.limit(0), Some(MemoryLimits::hard(1 << 30)));
+        assert_eq!(node.limit(1), Some(MemoryLimits::hard(2 << 30)));
+        let lifted = node.hold(&node.request(vec![GpuLimit::none(&node.gpu(0))]));
+        assert_eq!((lifted.failure, node.limit(0)), (None, None));
+    }
+
+    #[test]
+    fn if_one_gpu_refuses_no_gpu_keeps_a_limit() {
+        for policy in [EnforcePolicy::Closed, EnforcePolicy::Open] {
+            let node = Node::new();
+            let limits = vec![GpuLimit::hard(&node.gpu(0), 1 << 30), GpuLimit::hard("GPU-none", 1)];
+            let request = HoldRequest {
+                policy,
+                ..node.request(limits)
+            };
+            let receipt = node.hold(&request);
+            let failure = receipt.failure.unwrap();
+            assert_eq!(
+                (failure.started, receipt.limits.len()),
+                (policy == EnforcePolicy::Open, 0)
+            );
+            assert_eq!(failure.code.as_deref(), Some("NOT_FOUND"));
+            assert!(failure.message.contains("GPU-none"), "{}", failure.message);
+            assert_eq!(node.limit(0), None);
+        }
+    }
+
+    #[test]
+    fn a_limit_that_the_driver_does_not_keep_is_a_failure() {
+        let node = Node::new();
+        node.driver.change(|control| {
+            let gpu = control.gpus.entry("*".to_owned()).or_default();
+            gpu.memory_limits.get_or_insert_default().read_back_hard_mib = Some(1);
+        });
+        let receipt = node.hold(&node.request(vec![GpuLimit::hard(&node.gpu(0), 1 << 30)]));
+        assert!(receipt.failure.unwrap().message.contains("then reported"));
+    }
+
+    #[test]
+    fn what_is_not_the_drivers_fault_has_no_code() {
+        let node = Node::new();
+        fs::write(node.place.proc.join("7/cgroup"), "0::/\n").unwrap();
+        let receipt = node.hold(&node.request(vec![GpuLimit::hard(&node.gpu(0), 1)]));
+        let failure = receipt.failure.unwrap();
+        assert_eq!((failure.code, failure.started), (None, false));
+    }
+
+    #[test]
+    fn system_memory_is_limited_only_where_it_is_not() {
+        let node = Node::new();
+        let file = node.cgroup.join("memory.max");
+        let request = HoldRequest {
+            system_memory_bytes: Some(4096),
+            ..node.request(Vec::new())
+        };
+        for (present, written, limited) in [
+            ("max\n", "4096", Some(4096)),
+            ("1024\n", "1024\n", None),
+            ("9223372036854771712\n", "4096", Some(4096)),
+        ] {
+            fs::write(&file, present).unwrap();
+            let receipt = node.hold(&request);
+            assert_eq!((receipt.failure, receipt.system_memory_bytes), (None, limited));
+            assert_eq!(fs::read_to_string(&file).unwrap(), written);
+        }
+        fs::remove_file(&file).unwrap();
+        let failure = node.hold(&request).failure.unwrap();
+        assert!(
+            failure.started && failure.message.contains("--unified-memory-limit=false"),
+            "{failure:?}"
+        );
+    }
+}

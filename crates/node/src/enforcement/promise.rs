@@ -185,12 +185,12 @@ pub fn promise(inputs: &PromiseInputs) -> Result<Promise, PromiseError> {
         }
         UnifiedMemoryLimit::On | UnifiedMemoryLimit::Off => None,
     };
-    if let Some(setup) = enforcement.hook.as_ref()
-        && (!limits.is_empty() || system_memory_bytes.is_some())
-    {
+    // Without the hook's program, system memory stays as it is.
+    let system_memory_bytes = system_memory_bytes.filter(|_| enforcement.hook.is_some());
+    if !limits.is_empty() || system_memory_bytes.is_some() {
         promise.request = Some(HoldRequest {
             container: container_name(pod, inputs.container),
-            policy: policy(setup, &limits),
+            policy: policy(enforcement.hook.as_ref(), &limits),
             limits,
             system_memory_bytes,
         });
@@ -199,10 +199,10 @@ pub fn promise(inputs: &PromiseInputs) -> Result<Promise, PromiseError> {
 }
 
 /// Limits of system memory are no promise of the tier.
-fn policy(setup: &HookSetup, limits: &[GpuLimit]) -> EnforcePolicy {
+fn policy(setup: Option<&HookSetup>, limits: &[GpuLimit]) -> EnforcePolicy {
     match limits.is_empty() {
         true => EnforcePolicy::Open,
-        false => setup.policy,
+        false => setup.map_or(EnforcePolicy::Closed, |setup| setup.policy),
     }
 }
 
@@ -268,5 +268,184 @@ fn system_memory_mib(pod: &Value, container: &str) -> Option<u64> {
     match request.and_then(|bytes| u64::try_from(bytes).ok()) {
         Some(bytes) if bytes > 0 => Some(bytes.div_ceil(MIB)),
         Some(_) | None => Some(SYSTEM_MEMORY_ALLOWANCE_MIB),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kai_gpu::Driver;
+    use kai_gpu::fake::{FakeDriver, Settings};
+    use serde_json::json;
+
+    use super::super::program::HookProgram;
+    use super::*;
+
+    fn node(tier: EnforcementTier) -> NodeEnforcement {
+        NodeEnforcement {
+            tier,
+            why_not_higher: Vec::new(),
+            warnings: Vec::new(),
+            hook: Some(HookSetup {
+                program: HookProgram {
+                    directory: "/hook/abc".into(),
+                    loader: "ld.so".to_owned(),
+                },
+                library: None,
+                environment: Vec::new(),
+                receipts: "/limits".into(),
+                policy: EnforcePolicy::Closed,
+            }),
+        }
+    }
+
+    fn inventory(gpus: &str) -> Inventory {
+        let settings = gpus.parse::<Settings>().unwrap().seeded("n");
+        FakeDriver::new(&settings).unwrap().devices().unwrap()
+    }
+
+    fn pod(annotations: Value, resources: Value) -> Value {
+        json!({
+            "metadata": { "name": "p", "namespace": "team", "uid": "u", "annotations": annotations },
+            "spec": { "containers": [
+                { "name": "side", "env": [{ "name": "NVIDIA_GPU_MEMORY_LIMIT", "value": "40000" }] },
+                { "name": "main", "resources": resources, "env": [{ "name": "NVIDIA_GPU_MEMORY_LIMIT", "value": "40000" }] },
+            ] },
+        })
+    }
+
+    fn check(object: &Value, gpus: &str, enforcement: &NodeEnforcement) -> Result<Promise, PromiseError> {
+        let inventory = inventory(gpus);
+        let uuids: Vec<String> = inventory.devices.iter().map(|device| device.uuid.clone()).collect();
+        promise(&PromiseInputs {
+            pod: &serde_json::from_value(object.clone()).unwrap(),
+            object,
+            container: "main",
+            gpus: &uuids,
+            inventory: &inventory,
+            enforcement,
+            unified: UnifiedMemoryLimit::On,
+        })
+    }
+
+    /// The hard limits in MiB.
+    fn limits_mib(annotations: Value, gpus: &str) -> Vec<u64> {
+        let promised = check(&pod(annotations, json!({})), gpus, &node(EnforcementTier::Driver)).unwrap();
+        let request = promised.request.unwrap();
+        assert_eq!(
+            (request.policy, request.container.container.as_str()),
+            (EnforcePolicy::Closed, "main")
+        );
+        request
+            .limits
+            .iter()
+            .map(|limit| limit.hard_bytes.unwrap() / MIB)
+            .collect()
+    }
+
+    fn limits(container: &str, mib: u64) -> String {
+        format!(r#"{{"container":"{container}","memoryMiB":{mib}}}"#)
+    }
+
+    #[test]
+    fn the_binders_annotation_is_the_limit_whatever_the_pods_author_wrote() {
+        let total = inventory("a100-40:1").devices[0].memory_mib.unwrap();
+        let bound = |mib| json!({ "kai.scheduler/gpu-limits": limits("main", mib), "kai.scheduler/gpu-enforcement-tier": "driver" });
+        assert_eq!(limits_mib(bound(1000), "a100-40:2"), [1000, 1000]);
+        assert_eq!(
+            limits_mib(bound(1 << 40), "a100-40:1"),
+            [total],
+            "the driver takes no more"
+        );
+        let mut authors = bound(1000);
+        for key in [
+            "gpu-fraction",
+            "gpu-memory",
+            "nvidia.com/container.main.gpu-memory.limit",
+            "nvidia.com/container.main.gpu-memory.request",
+            "kai.scheduler/container.main.gpu-memory.portion.limit",
+            "nvidia.com/container.side.gpu-memory.limit",
+        ] {
+            authors[key] = "40000".into();
+        }
+        assert_eq!(limits_mib(authors, "a100-40:1"), [1000]);
+    }
+
+    #[test]
+    fn a_pod_from_before_the_annotation_gets_its_request() {
+        let total = inventory("a100-40:1").devices[0].memory_mib.unwrap();
+        assert_eq!(limits_mib(json!({ "gpu-fraction": "0.5" }), "a100-40:1"), [total / 2]);
+        assert_eq!(limits_mib(json!({ "gpu-memory": "4096" }), "a100-40:1"), [4096]);
+    }
+
+    #[test]
+    fn what_is_no_promise_starts_no_container_where_memory_is_limited() {
+        let tier = "kai.scheduler/gpu-enforcement-tier";
+        for (annotations, words) in [
+            (json!({ "kai.scheduler/gpu-limits": "lots" }), "no valid limit"),
+            (
+                json!({ "kai.scheduler/gpu-limits": limits("main", 0) }),
+                "memoryMiB is 0",
+            ),
+            (
+                json!({ "kai.scheduler/gpu-limits": limits("side", 5) }),
+                "limits container side, but container main",
+            ),
+            (
+                json!({ tier: "driver", "gpu-fraction": "0.5" }),
+                "but not kai.scheduler/gpu-limits",
+            ),
+            (json!({}), "says nowhere how much"),
+        ] {
+            let object = pod(annotations, json!({}));
+            let error = check(&object, "a100-40:1", &node(EnforcementTier::Driver))
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.contains(words) && error.contains("pod team/p") && error.contains("delete the pod"),
+                "{error}"
+            );
+            let held = check(&object, "a100-40:1", &node(EnforcementTier::Watch)).unwrap();
+            assert_eq!(held.request, None, "nothing is limited there");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_requires_a_limit_does_not_start_without_one() {
+        let mut annotations =
+            json!({ "kai.scheduler/gpu-limits": limits("main", 5), "kai.scheduler/gpu-enforcement-tier": "driver" });
+        let preferred = check(
+            &pod(annotations.clone(), json!({})),
+            "a100-40:1",
+            &node(EnforcementTier::Watch),
+        )
+        .unwrap();
+        assert!(
+            preferred.note.unwrap().contains("had tier driver"),
+            "told that the tier is lower now"
+        );
+        annotations["kai.scheduler/gpu-enforcement"] = "required".into();
+        let object = pod(annotations, json!({}));
+        let error = check(&object, "a100-40:1", &node(EnforcementTier::Watch)).unwrap_err();
+        assert!(matches!(error, PromiseError::NotEnforced { .. }) && error.to_string().contains("tier watch"));
+        assert!(check(&object, "a100-40:1", &node(EnforcementTier::Driver)).is_ok());
+    }
+
+    #[test]
+    fn system_memory_is_the_request_and_the_share_on_integrated_gpus_only() {
+        let bound = json!({ "kai.scheduler/gpu-limits": limits("main", 1000) });
+        let bytes = |resources: Value, gpus: &str| {
+            let held = check(&pod(bound.clone(), resources), gpus, &node(EnforcementTier::Watch)).unwrap();
+            held.request.map(|request| {
+                assert_eq!((request.policy, request.limits.len()), (EnforcePolicy::Open, 0));
+                request.system_memory_bytes.unwrap() / MIB
+            })
+        };
+        assert_eq!(bytes(json!({}), "orin-agx:1"), Some(1000 + SYSTEM_MEMORY_ALLOWANCE_MIB));
+        assert_eq!(
+            bytes(json!({ "requests": { "memory": "2Gi" } }), "orin-agx:1"),
+            Some(1000 + 2048)
+        );
+        assert_eq!(bytes(json!({ "limits": { "memory": "2Gi" } }), "orin-agx:1"), None);
+        assert_eq!(bytes(json!({}), "a100-40:1"), None);
     }
 }

@@ -142,6 +142,11 @@ impl ReceiptDir {
         builder.create(&self.directory).map_err(failed)
     }
 
+    /// Whether there is no file in it.
+    pub fn is_empty(&self) -> bool {
+        fs::read_dir(&self.directory).into_iter().flatten().next().is_none()
+    }
+
     /// Path of the receipt of a share device.
     pub fn file(&self, share_device: &str) -> PathBuf {
         self.directory.join(format!("{share_device}{SUFFIX}"))

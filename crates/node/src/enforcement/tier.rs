@@ -208,7 +208,8 @@ pub fn needs_program(facts: &TierFacts) -> bool {
     facts.enforce.candidates().contains(&EnforcementTier::Driver) && other_driver_obstacles(facts).is_empty()
 }
 
-fn driver_obstacles(facts: &TierFacts) -> Vec<String> {
+/// Why the driver can't limit memory here; empty if it can.
+pub fn driver_obstacles(facts: &TierFacts) -> Vec<String> {
     let mut obstacles = other_driver_obstacles(facts);
     if let Some(Err(problem)) = &facts.program {
         obstacles.push(problem.clone());
@@ -258,7 +259,9 @@ fn other_driver_obstacles(facts: &TierFacts) -> Vec<String> {
         CgroupVersion::V2 => {}
         CgroupVersion::V1 => obstacles.push(cgroup_remedy("the node has cgroup version 1")),
         CgroupVersion::Hybrid => obstacles.push(cgroup_remedy("the node has cgroup version 2 beside version 1 only")),
-        CgroupVersion::Unknown(error) => obstacles.push(format!("the node's cgroup version is not known ({error})")),
+        CgroupVersion::Unknown(error) => obstacles.push(format!(
+            "the node's cgroup version is not known (/sys/fs/cgroup: {error})"
+        )),
     }
     obstacles
 }
@@ -349,7 +352,7 @@ mod tests {
             (
                 &|facts| facts.cgroup = CgroupVersion::Unknown("gone".to_owned()),
                 Watch,
-                "not known (gone)",
+                "not known (/sys/fs/cgroup: gone)",
             ),
             (
                 &|facts| facts.mode = Mode::Mounts,

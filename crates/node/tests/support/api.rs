@@ -25,6 +25,14 @@ pub struct World {
     pub condition: Option<Value>,
     /// The condition `GPUConfigApplied`.
     pub config_condition: Option<Value>,
+    /// The condition `GPULimits`.
+    pub limits_condition: Option<Value>,
+    /// The condition `gpu-fractioning.nvidia.com/Ready`, if the agent wrote it.
+    pub fractioning: Option<Value>,
+    /// Whether another program writes that condition.
+    pub fractioning_is_foreign: bool,
+    /// Names of pods that were to be evicted.
+    pub evicted: Vec<String>,
     /// The condition `GPUSetupHealthy`, and how often it was written.
     pub setup: Option<Value>,
     pub setup_writes: usize,
@@ -64,6 +72,8 @@ impl Api {
             .route("/api/v1/nodes/{name}", get(node).patch(apply_node))
             .route("/api/v1/nodes/{name}/status", patch(apply_status))
             .route("/api/v1/namespaces/default/events", post(event))
+            .route("/api/v1/namespaces/{ns}/events", post(event))
+            .route("/api/v1/namespaces/{ns}/pods/{name}/eviction", post(evict))
             .route("/api/v1/namespaces/{ns}/pods", get(pods))
             .route("/api/v1/namespaces/{ns}/pods/{name}", get(pod))
             .route("/api/v1/namespaces/{ns}/pods/{name}/status", patch(patch_pod))
@@ -238,6 +248,16 @@ async fn apply_status(State(api): State<Api>, Query(query): Query<BTreeMap<Strin
         return refused;
     }
     let body: Value = serde_json::from_slice(&body).unwrap();
+    if query.get("fieldManager").map(String::as_str) == Some("kai-node-agent-fractioning") {
+        assert_eq!(
+            query.get("force"),
+            None,
+            "another program's condition is not taken over"
+        );
+        if api.world.borrow().fractioning_is_foreign {
+            return status(409, "conflict with \"fractiond\"");
+        }
+    }
     let applied = body["status"]["conditions"].as_array().unwrap();
     let of_type = |kind: &str| applied.iter().find(|condition| condition["type"] == kind).cloned();
     // By server-side apply: conditions that the field manager leaves out are removed.
@@ -246,9 +266,13 @@ async fn apply_status(State(api): State<Api>, Query(query): Query<BTreeMap<Strin
             world.setup = of_type("GPUSetupHealthy");
             world.setup_writes += 1;
         }
+        Some("kai-node-agent-fractioning") => {
+            world.fractioning = of_type("gpu-fractioning.nvidia.com/Ready");
+        }
         _ => {
             world.condition = of_type("GPUsHealthy");
             world.config_condition = of_type("GPUConfigApplied");
+            world.limits_condition = of_type("GPULimits");
         }
     });
     body.to_string().into_response()
@@ -261,6 +285,17 @@ async fn event(State(api): State<Api>, body: Bytes) -> Response {
     let body: Value = serde_json::from_slice(&body).unwrap();
     api.change(|world| world.events.push(body.clone()));
     (StatusCode::CREATED, body.to_string()).into_response()
+}
+
+async fn evict(State(api): State<Api>, Path((_, name)): Path<(String, String)>, body: Bytes) -> Response {
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    assert!(body["deleteOptions"]["preconditions"]["uid"].is_string());
+    api.change(|world| world.evicted.push(name));
+    (
+        StatusCode::CREATED,
+        json!({ "kind": "Status", "apiVersion": "v1", "status": "Success" }).to_string(),
+    )
+        .into_response()
 }
 
 async fn pods(

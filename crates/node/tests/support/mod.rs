@@ -4,6 +4,7 @@
 pub mod api;
 pub mod kubelet;
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use kai_gpu::Driver;
 use kai_node::agent::args::Pace;
 use kai_node::agent::{Args, Settings};
 use kai_node::allocator::register::RetryPolicy;
+use kai_node::enforcement::program::ProgramFiles;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -60,12 +62,19 @@ pub fn settings(place: &Path, words: &[&str]) -> Settings {
     let own = words.iter().map(|word| (*word).to_owned());
     let words = ["agent".to_owned()].into_iter().chain(fixed).chain(own);
     let mut settings = Cli::parse_from(words).args.settings().unwrap();
+    // Any program that ends well stands for the hook: a copy of the test's own program would be large.
+    settings.enforcement.program = Some(ProgramFiles {
+        program: "/bin/true".into(),
+        loader: std::fs::canonicalize("/bin/true").unwrap(),
+        libraries: BTreeMap::new(),
+    });
     settings.pace = Pace {
         probe: Duration::from_millis(20),
         refresh: Duration::from_millis(50),
         retry: Duration::from_millis(30),
         reservation: Duration::from_millis(10),
         audit: Duration::from_millis(50),
+        watch: Duration::from_millis(50),
         kubelet: RetryPolicy {
             retry_min: Duration::from_millis(10),
             retry_max: Duration::from_millis(200),
