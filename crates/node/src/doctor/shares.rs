@@ -9,6 +9,7 @@ use crate::driver_files::files::DriverFiles;
 use crate::driver_files::host_root::HostRoot;
 use crate::enforcement::cgroup::{CGROUP_ROOT, CgroupVersion};
 use crate::enforcement::facts::gpu_facts;
+use crate::enforcement::hold::EnforcePolicy;
 use crate::enforcement::tier::{Enforce, TierFacts, decide, driver_obstacles};
 use crate::share_devices::offer::SHARE_DEVICES_DEFAULT;
 
@@ -27,6 +28,7 @@ pub(super) fn tier_facts(
         .iter()
         .find(|library| library.names.iter().any(|name| name == "libnvidia-ml.so.1"));
     TierFacts {
+        policy: EnforcePolicy::default(),
         enforce: Enforce::Driver,
         mode: Default::default(),
         share_devices: SHARE_DEVICES_DEFAULT,

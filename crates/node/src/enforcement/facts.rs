@@ -127,6 +127,7 @@ impl Decider {
         let settings = &self.settings;
         TierFacts {
             enforce: settings.enforce,
+            policy: settings.policy,
             mode: settings.mode,
             share_devices: settings.share_devices,
             calls: driver.memory_limit_support(),

@@ -62,6 +62,12 @@ pub enum PromiseError {
         /// The node's tier, with reasons.
         summary: String,
     },
+    /// The pod was bound to a node that limits memory, and it does so no more.
+    #[error("{note}; the container does not start without its limit: delete the pod, so that it is placed anew")]
+    LostTier {
+        /// Pod, tiers and reasons.
+        note: String,
+    },
     /// The binder's annotation can't be read.
     #[error("annotation {key} of pod {pod} is no valid limit: {problem}; delete the pod, so that it is bound anew", key = keys::GPU_LIMITS)]
     Malformed {
@@ -143,10 +149,15 @@ pub fn promise(inputs: &PromiseInputs) -> Result<Promise, PromiseError> {
             summary: enforcement.summary(),
         });
     }
+    let note = lowered_tier(&name(), annotation(keys::GPU_ENFORCEMENT_TIER), enforcement);
+    let note = match (note, enforcement.lost_tier) {
+        (Some(note), EnforcePolicy::Closed) if !partitions => return Err(PromiseError::LostTier { note }),
+        (note, EnforcePolicy::Closed | EnforcePolicy::Open) => note,
+    };
     let mut promise = Promise {
         request: None,
         memory_mib: None,
-        note: lowered_tier(annotation(keys::GPU_ENFORCEMENT_TIER), enforcement),
+        note,
     };
     if partitions {
         return Ok(promise);
@@ -242,11 +253,11 @@ fn annotated_mib(inputs: &PromiseInputs) -> Result<Option<u64>, PromiseError> {
 }
 
 /// A note if the pod was bound to a better tier than the node has now.
-fn lowered_tier(bound: Option<&str>, enforcement: &NodeEnforcement) -> Option<String> {
+fn lowered_tier(pod: &str, bound: Option<&str>, enforcement: &NodeEnforcement) -> Option<String> {
     let bound = EnforcementTier::from_name(bound?)?;
     (bound.limits_memory() && !enforcement.tier.limits_memory()).then(|| {
         format!(
-            "the pod was bound when this node had tier {}, and now its GPU memory is not limited: {}",
+            "pod {pod} was bound when this node had tier {}, and now its GPU memory is not limited: {}",
             bound.name(),
             enforcement.summary()
         )
@@ -295,6 +306,7 @@ mod tests {
                 receipts: "/limits".into(),
                 policy: EnforcePolicy::Closed,
             }),
+            lost_tier: EnforcePolicy::Closed,
         }
     }
 
@@ -413,16 +425,18 @@ mod tests {
     fn a_pod_that_requires_a_limit_does_not_start_without_one() {
         let mut annotations =
             json!({ "kai.scheduler/gpu-limits": limits("main", 5), "kai.scheduler/gpu-enforcement-tier": "driver" });
-        let preferred = check(
-            &pod(annotations.clone(), json!({})),
-            "a100-40:1",
-            &node(EnforcementTier::Watch),
-        )
-        .unwrap();
-        assert!(
-            preferred.note.unwrap().contains("had tier driver"),
-            "told that the tier is lower now"
-        );
+        let object = pod(annotations.clone(), json!({}));
+        let promised = check(&object, "a100-40:1", &node(EnforcementTier::Watch)).unwrap_err();
+        assert!(matches!(promised, PromiseError::LostTier { .. }) && promised.to_string().contains("had tier driver"));
+        let open = NodeEnforcement {
+            lost_tier: EnforcePolicy::Open,
+            ..node(EnforcementTier::Watch)
+        };
+        let told = check(&object, "a100-40:1", &open).unwrap().note.unwrap();
+        assert!(told.contains("pod team/p was bound when this node had tier driver"));
+        annotations["kai.scheduler/gpu-enforcement-tier"] = "watch".into();
+        let never_promised = check(&pod(annotations.clone(), json!({})), "a100-40:1", &node(EnforcementTier::Watch));
+        assert_eq!(never_promised.unwrap().note, None);
         annotations["kai.scheduler/gpu-enforcement"] = "required".into();
         let object = pod(annotations, json!({}));
         let error = check(&object, "a100-40:1", &node(EnforcementTier::Watch)).unwrap_err();

@@ -80,6 +80,8 @@ pub enum OwnMemory {
 pub struct TierFacts {
     /// What the operator wants.
     pub enforce: Enforce,
+    /// What happens to a container that was promised a limit and can't get it.
+    pub policy: EnforcePolicy,
     /// How GPUs are injected.
     pub mode: Mode,
     /// Number of share devices.
@@ -133,6 +135,9 @@ pub struct NodeEnforcement {
     /// How to run the hook: with tier driver, and where the system memory of containers is limited.
     #[serde(default)]
     pub hook: Option<HookSetup>,
+    /// What happens to a container whose pod was bound while the node limited memory, if the node limits none now.
+    #[serde(default)]
+    pub lost_tier: EnforcePolicy,
 }
 
 impl NodeEnforcement {
@@ -143,6 +148,7 @@ impl NodeEnforcement {
             why_not_higher: vec!["--enforce none".to_owned()],
             warnings: Vec::new(),
             hook: None,
+            lost_tier: EnforcePolicy::Open,
         }
     }
 
@@ -200,6 +206,11 @@ pub fn decide(facts: &TierFacts) -> NodeEnforcement {
         why_not_higher,
         warnings,
         hook: None,
+        lost_tier: match facts.enforce {
+            Enforce::Auto | Enforce::Driver => facts.policy,
+            // The operator does not want limits here.
+            Enforce::Mps | Enforce::Watch | Enforce::None => EnforcePolicy::Open,
+        },
     }
 }
 
@@ -303,6 +314,7 @@ mod tests {
 
     fn able() -> TierFacts {
         TierFacts {
+            policy: EnforcePolicy::Closed,
             enforce: Enforce::Auto,
             mode: Mode::Cdi,
             share_devices: 512,
@@ -420,6 +432,25 @@ mod tests {
                 summary.contains(reason) && summary.starts_with(&format!("tier {}", tier.name())),
                 "{summary}"
             );
+        }
+    }
+
+    #[test]
+    fn a_lost_tier_holds_up_containers_unless_the_operator_gave_it_up() {
+        let lost = |enforce, policy| {
+            let facts = TierFacts {
+                enforce,
+                policy,
+                ..able()
+            };
+            decide(&facts).lost_tier
+        };
+        for enforce in [Enforce::Auto, Enforce::Driver] {
+            assert_eq!(lost(enforce, EnforcePolicy::Closed), EnforcePolicy::Closed);
+            assert_eq!(lost(enforce, EnforcePolicy::Open), EnforcePolicy::Open);
+        }
+        for enforce in [Enforce::Mps, Enforce::Watch, Enforce::None] {
+            assert_eq!(lost(enforce, EnforcePolicy::Closed), EnforcePolicy::Open);
         }
     }
 

@@ -137,6 +137,7 @@ impl NodeLimits {
             persistence_mode: self.driver.persistence_mode(&device.uuid).ok().flatten(),
         });
         let facts = TierFacts {
+            policy: EnforcePolicy::Closed,
             enforce: self.enforce,
             mode: Mode::Cdi,
             share_devices: SHARE_DEVICES,
