@@ -11,6 +11,7 @@ mod inspect;
 mod log;
 mod man;
 mod manifests;
+mod mps_launch;
 mod node_agent;
 mod page;
 mod playground;
@@ -94,6 +95,9 @@ commands! {
     /// Hold the container whose state is on stdin to its GPU memory. Container runtimes run this.
     #[command(hide = true)]
     GpuLimitHook => gpu_limit_hook.run,
+    /// Become a program of the host. The node agent starts the multi-process server's daemon by this.
+    #[command(hide = true)]
+    MpsLaunch => mps_launch.run,
     /// Annotate this reservation pod with the GPU that it was given, and hold the GPU. For nodes without the agent.
     ResourceReservation => resource_reservation.run,
     /// Check this machine and report what will not work, why, and what repairs it. Changes nothing.

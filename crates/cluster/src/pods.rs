@@ -6,7 +6,7 @@ use futures_core::Stream;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::{DeleteParams, EvictParams, LogParams, Patch, PatchParams, Preconditions};
+use kube::api::{LogParams, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
@@ -80,20 +80,15 @@ impl Client {
     /// Evicts a pod through the Eviction API, which respects disruption budgets: a refusal is an error, and may be tried again. The API server
     /// refuses it, too, if the pod with this UID was deleted and another pod has its name.
     pub async fn evict_pod(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {
-        let eviction = EvictParams {
-            delete_options: Some(DeleteParams {
-                preconditions: Some(Preconditions {
-                    uid: Some(uid.to_owned()),
-                    resource_version: None,
-                }),
-                ..DeleteParams::default()
-            }),
-            ..EvictParams::default()
-        };
-        let request = path::object(Target::of::<kai_api::Pod>(namespace, name))
-            .and_then(|(requests, name)| requests.evict(&name, &eviction));
-        self.write_only(format!("evicting pod {namespace}/{name}"), request)
-            .await
+        // Not by the client library's eviction: it misspells the field of the preconditions, and the API server ignores unknown fields.
+        let eviction = json!({
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": { "name": name, "namespace": namespace },
+            "deleteOptions": { "preconditions": { "uid": uid } },
+        });
+        let target = Target::of::<kai_api::Pod>(namespace, name);
+        self.post_to(target, "eviction", &eviction).await.map(drop)
     }
 
     /// Sets one annotation of a pod. The API server refuses it if `pod` was deleted and another pod has its name.

@@ -13,6 +13,7 @@ use super::state::{Input, Snapshot};
 use crate::allocator::inject::Injection;
 use crate::driver_files::store::CdiDir;
 use crate::enforcement::facts::Decider;
+use crate::enforcement::mps::MpsService;
 use crate::enforcement::tier::NodeEnforcement;
 
 /// What the task works with.
@@ -25,6 +26,8 @@ pub struct EnforcementTask {
     pub cdi: CdiDir,
     /// Where the decision is kept.
     pub last: LastEnforcement,
+    /// The multi-process server, where the operator wants one.
+    pub mps: Option<Arc<MpsService>>,
     /// Between decisions without a reason: cgroup mounts and persistence mode change without a message.
     pub refresh: Duration,
 }
@@ -49,6 +52,7 @@ pub async fn run(
         driver,
         cdi,
         last,
+        mps,
         refresh,
     } = task;
     let mut decider = Some(decider);
@@ -57,7 +61,9 @@ pub async fn run(
     loop {
         let snapshot = snapshots.borrow_and_update().clone();
         let now = cause(&snapshot, given_up.borrow_and_update().clone());
-        if let (Some(inventory), Some(mut own)) = (now.inventory.clone(), decider.take()) {
+        if let Some(inventory) = now.inventory.clone()
+            && let Some(mut own) = decider.take()
+        {
             let (driver, cdi, reason) = (driver.clone(), cdi.clone(), now.given_up.clone());
             // The driver and the disk may block; the agent's only thread serves the kubelet meanwhile.
             let ran = tokio::task::spawn_blocking(move || {
@@ -94,8 +100,17 @@ pub async fn run(
         tokio::select! {
             changed = snapshots.wait_for(|snapshot| cause(snapshot, now.given_up.clone()) != now) => if changed.is_err() { return },
             Ok(()) = given_up.changed() => {}
+            () = server_changed(mps.as_deref()) => {}
             () = tokio::time::sleep(refresh) => {}
         }
+    }
+}
+
+/// Waits for the multi-process server to serve or to fail.
+async fn server_changed(mps: Option<&MpsService>) {
+    match mps {
+        Some(mps) => mps.changed().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -32,6 +32,7 @@ use crate::allocator::register::{PluginContext, remove_leftovers};
 use crate::driver_files::prepare::DriverFileInjector;
 use crate::driver_files::store::CdiDir;
 use crate::enforcement::facts::Decider;
+use crate::enforcement::mps::MpsService;
 use crate::enforcement::tier::{Enforce, NodeEnforcement};
 use crate::enforcement::watch::{self as watched, WatchConfig, WatchReport};
 use crate::metrics::{self, Sources};
@@ -101,6 +102,10 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
     // The device plugins start first: they serve the last run's inventory until the driver has answered.
     remove_leftovers(&settings.plugin_dir);
     let share_devices = Arc::new(share_device_preparer(&settings));
+    let mps = mps_service(&settings, &driver);
+    if let Some(mps) = mps.clone() {
+        share_devices.set_mps(mps);
+    }
     let (files_changed, _watching) = files::watch_directory(&settings.plugin_dir);
     let noted = uses.clone();
     let (hints_sender, hints) = watch::channel(AllocationHints::default());
@@ -149,10 +154,11 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
     let (given_up_sender, given_up) = watch::channel(None);
     let (limits_sender, limits) = watch::channel(Arc::new(LimitMetrics::default()));
     let decisions = EnforcementTask {
-        decider: Decider::new(settings.enforcement.clone()),
+        decider: Decider::new(settings.enforcement.clone()).with_mps(mps.clone()),
         driver: driver.clone(),
         cdi: CdiDir::new(&settings.cdi_dir),
         last: last_enforcement,
+        mps: mps.clone(),
         refresh: settings.pace.refresh,
     };
     tasks.spawn(enforcement::run(decisions, seen.clone(), given_up, inputs.clone()));
@@ -201,7 +207,24 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
     run_state(state, received, snapshots, events, stop).await;
     // The device plugins close the kubelet's streams before the other tasks are aborted.
     let _ = plugins.await;
+    if let Some(mps) = mps {
+        mps.stop().await;
+    }
     tasks.shutdown().await;
+}
+
+/// The multi-process server, where the operator wants one. It is started when the driver has answered.
+fn mps_service(settings: &Settings, driver: &Arc<dyn Driver>) -> Option<Arc<MpsService>> {
+    let limits = &settings.enforcement;
+    match limits.enforce {
+        Enforce::Mps => Some(Arc::new(MpsService::new(
+            driver.clone(),
+            limits.host_root.clone(),
+            limits.state_dir.clone(),
+            limits.processes.clone(),
+        ))),
+        Enforce::Auto | Enforce::Driver | Enforce::Watch | Enforce::None => None,
+    }
 }
 
 /// Creates the preparer of share devices and removes the specs of an earlier run.

@@ -2,11 +2,13 @@
 //! missing. Blocks; decides nothing.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kai_gpu::{Device, Driver, Inventory, MemoryKind, MigMode};
 
 use super::cgroup::{CGROUP_ROOT, CgroupVersion};
 use super::hold::EnforcePolicy;
+use super::mps::{self, MpsService};
 use super::program::{HookProgram, ProgramDir, ProgramFiles};
 use super::promise::UnifiedMemoryLimit;
 use super::receipt_dir::ReceiptDir;
@@ -52,6 +54,8 @@ pub struct Decider {
     installed: Option<Result<HookProgram, String>>,
     /// For which library and driver the program ran well. It is run again for others only.
     ran_for: Option<(Option<String>, Option<String>)>,
+    /// Runs the multi-process server, where the operator wants one.
+    mps: Option<Arc<MpsService>>,
 }
 
 impl Decider {
@@ -61,7 +65,13 @@ impl Decider {
             settings,
             installed: None,
             ran_for: None,
+            mps: None,
         }
+    }
+
+    /// Decides with this multi-process server.
+    pub fn with_mps(self, mps: Option<Arc<MpsService>>) -> Self {
+        Self { mps, ..self }
     }
 
     /// Decides by what this node holds containers. `spec` is that of the whole GPUs on disk.
@@ -73,6 +83,9 @@ impl Decider {
         given_up: Option<String>,
     ) -> NodeEnforcement {
         let mut facts = self.facts(driver, inventory, spec, given_up);
+        if let (Ok(()), Some(mps)) = (&facts.mps, &self.mps) {
+            facts.mps = mps.ability(inventory);
+        }
         let limits_system_memory = self.limits_system_memory(inventory);
         if needs_program(&facts) {
             facts.program = Some(self.program(facts.library.as_deref(), inventory));
@@ -125,7 +138,12 @@ impl Decider {
                 .collect(),
             library: spec.and_then(library_in),
             program: None,
-            mps: Err("this node agent runs no multi-process server".to_owned()),
+            mps: match settings.enforce {
+                Enforce::Mps => mps::ability(driver, inventory, &settings.host_root).map(drop),
+                Enforce::Auto | Enforce::Driver | Enforce::Watch | Enforce::None => {
+                    Err("the agent runs a multi-process server only with --enforce mps".to_owned())
+                }
+            },
             watch: watch::ability(driver, &settings.processes),
             given_up,
         }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use clap::{Args, FromArgMatches};
 use kai_gpu::nvml::NvmlDriver;
 use kai_gpu::platform::Detection;
 use kai_gpu::{Driver, DriverChoice, MemoryLimitSupport, OpenOptions, Platform};
@@ -68,7 +69,20 @@ pub struct HookArgs {
 }
 
 impl HookArgs {
-    fn request(&self) -> HoldRequest {
+    /// The options in the words of a hook in a CDI spec, as its program reads them. For simulated runtimes.
+    pub fn of_words(words: &[String]) -> Result<Self, String> {
+        let at = words.iter().position(|word| word == SUBCOMMAND);
+        let own = at
+            .map(|at| &words[at..])
+            .ok_or_else(|| format!("no word is {SUBCOMMAND}"))?;
+        let matches = Self::augment_args(clap::Command::new(SUBCOMMAND)).try_get_matches_from(own);
+        matches
+            .and_then(|matches| Self::from_arg_matches(&matches))
+            .map_err(|error| error.to_string())
+    }
+
+    /// What the container is to be held to.
+    pub fn request(&self) -> HoldRequest {
         HoldRequest {
             container: ContainerName {
                 namespace: self.namespace.clone(),

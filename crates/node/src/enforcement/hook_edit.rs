@@ -60,3 +60,59 @@ fn hook(setup: &HookSetup, mut options: Vec<String>) -> Hook {
         timeout: Some(TIMEOUT_SECONDS),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::hook::HookArgs;
+    use super::super::program::HookProgram;
+    use super::super::receipt::ContainerName;
+    use super::*;
+
+    #[test]
+    fn the_hook_reads_what_the_agent_writes() {
+        let setup = HookSetup {
+            program: HookProgram {
+                directory: "/var/lib/kai/hook/abc".into(),
+                loader: "ld.so".to_owned(),
+            },
+            library: Some("/usr/lib/libnvidia-ml.so.615".to_owned()),
+            environment: vec!["A=b".to_owned()],
+            receipts: "/var/lib/kai/limits".into(),
+            policy: EnforcePolicy::Closed,
+        };
+        let request = HoldRequest {
+            container: ContainerName {
+                namespace: "team".to_owned(),
+                pod: "half".to_owned(),
+                uid: "uid-1".to_owned(),
+                container: "main".to_owned(),
+            },
+            limits: vec![GpuLimit::hard("GPU-1", 5), GpuLimit::hard("GPU-2", 7)],
+            system_memory_bytes: Some(9),
+            policy: EnforcePolicy::Open,
+        };
+        let hook = holding_hook(&setup, "share-1", &request);
+        assert_eq!(
+            (hook.path.as_str(), hook.env.as_slice()),
+            ("/var/lib/kai/hook/abc/ld.so", &["A=b".to_owned()][..])
+        );
+        let read = HookArgs::of_words(&hook.args).unwrap();
+        assert_eq!(read.request(), request);
+        assert_eq!(
+            read.receipt.as_deref(),
+            Some("/var/lib/kai/limits/share-1.json".as_ref())
+        );
+        assert_eq!(
+            read.nvml_library.as_deref(),
+            Some("/usr/lib/libnvidia-ml.so.615".as_ref())
+        );
+
+        let lifting = HookArgs::of_words(&lifting_hook(&setup, "GPU-1").args).unwrap();
+        assert_eq!(
+            (lifting.gpus, lifting.policy),
+            (vec![GpuLimit::none("GPU-1")], EnforcePolicy::Open)
+        );
+        assert_eq!(lifting.receipt, None);
+        assert!(HookArgs::of_words(&["kai".to_owned()]).is_err());
+    }
+}

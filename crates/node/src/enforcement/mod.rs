@@ -18,6 +18,7 @@ pub mod hold;
 pub mod hook;
 pub mod hook_edit;
 pub mod limits;
+pub mod mps;
 pub mod program;
 pub mod promise;
 pub mod receipt;

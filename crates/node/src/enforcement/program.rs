@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kai_gpu::linker::{elf, search::Search};
+use ring::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::hook::SUBCOMMAND;
 
@@ -21,6 +21,9 @@ const PROGRAM: &str = "kai";
 
 /// Libraries that NVML needs and `kai` may not. Newer C libraries have some of them as empty files, others contain them.
 const ALSO_NEEDED: [&str; 4] = ["libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1"];
+
+/// Read at a time from the program's files.
+const READ_BYTES: usize = 1 << 18;
 
 /// A hook program that needs longer to start is no use: the kubelet waits for it.
 const PROBE_SECONDS_MAX: Duration = Duration::from_secs(10);
@@ -67,6 +70,11 @@ impl ProgramFiles {
     /// Those of this process.
     pub fn of_this_process() -> Result<Self, ProgramError> {
         let program = std::env::current_exe().map_err(|error| ProgramError::NoLoader(error.to_string()))?;
+        Self::of(program)
+    }
+
+    /// Those of a program for this machine, with the loader and the libraries of this process.
+    pub fn of(program: PathBuf) -> Result<Self, ProgramError> {
         let maps = fs::read_to_string("/proc/self/maps").map_err(|error| ProgramError::NoLoader(error.to_string()))?;
         let loader = loader_in(&maps).ok_or_else(|| ProgramError::NoLoader("no loader is mapped".to_owned()))?;
         let libraries = libraries_of(&program, &loader, &Search::of_this_process())?;
@@ -332,7 +340,8 @@ fn copy_all(named: &BTreeMap<String, &Path>, to: &Path) -> Result<(), ProgramErr
 
 /// Digest of names and contents: equal programs share a copy, whatever version they say they are.
 fn digest(named: &BTreeMap<String, &Path>) -> Result<String, ProgramError> {
-    let mut all = Sha256::new();
+    let mut all = Context::new(&SHA256);
+    let mut buffer = vec![0; READ_BYTES];
     for (name, path) in named {
         let failed = |source| ProgramError::Copy {
             path: (*path).to_owned(),
@@ -341,12 +350,18 @@ fn digest(named: &BTreeMap<String, &Path>) -> Result<String, ProgramError> {
         let mut file = File::open(path).map_err(failed)?;
         let length = file.metadata().map_err(failed)?.len();
         all.update(name.as_bytes());
-        all.update([0]);
-        all.update(length.to_le_bytes());
-        io::copy(&mut file, &mut all).map_err(failed)?;
+        all.update(&[0]);
+        all.update(&length.to_le_bytes());
+        loop {
+            match file.read(&mut buffer).map_err(failed)? {
+                0 => break,
+                count => all.update(&buffer[..count]),
+            }
+        }
     }
-    Ok(all
-        .finalize()
+    let digest = all.finish();
+    Ok(digest
+        .as_ref()
         .iter()
         .take(16)
         .map(|byte| format!("{byte:02x}"))

@@ -98,7 +98,7 @@ pub enum PromiseError {
     },
     /// The driver lists no such GPU.
     #[error(
-        "GPU {gpu} of pod {pod} is not among this node's GPUs, so its memory can't be limited; run kai doctor on the node"
+        "GPU {gpu} of pod {pod} is not in this node's list of GPUs, so its memory can't be limited; run kai doctor on the node"
     )]
     UnknownGpu {
         /// Namespace and name.
@@ -185,12 +185,12 @@ pub fn promise(inputs: &PromiseInputs) -> Result<Promise, PromiseError> {
         }
         UnifiedMemoryLimit::On | UnifiedMemoryLimit::Off => None,
     };
-    if let Some(setup) = enforcement.hook.as_ref()
-        && (!limits.is_empty() || system_memory_bytes.is_some())
-    {
+    // Without the hook's program, system memory stays as it is.
+    let system_memory_bytes = system_memory_bytes.filter(|_| enforcement.hook.is_some());
+    if !limits.is_empty() || system_memory_bytes.is_some() {
         promise.request = Some(HoldRequest {
             container: container_name(pod, inputs.container),
-            policy: policy(setup, &limits),
+            policy: policy(enforcement.hook.as_ref(), &limits),
             limits,
             system_memory_bytes,
         });
@@ -199,10 +199,10 @@ pub fn promise(inputs: &PromiseInputs) -> Result<Promise, PromiseError> {
 }
 
 /// Limits of system memory are no promise of the tier.
-fn policy(setup: &HookSetup, limits: &[GpuLimit]) -> EnforcePolicy {
+fn policy(setup: Option<&HookSetup>, limits: &[GpuLimit]) -> EnforcePolicy {
     match limits.is_empty() {
         true => EnforcePolicy::Open,
-        false => setup.policy,
+        false => setup.map_or(EnforcePolicy::Closed, |setup| setup.policy),
     }
 }
 

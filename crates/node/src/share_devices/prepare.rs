@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use kai_api::{Pod, keys};
+use kai_api::{ComputeMode, GpuLimits, Pod, keys};
 use kai_cluster::{Client, Clock, EventRecorder, ObjectEvent, Selection, Severity, Target};
 use serde_json::Value;
 use tokio::sync::Mutex;
@@ -14,8 +14,11 @@ use tokio::sync::Mutex;
 use super::decide::{self, Refusal, ShareSpecInputs};
 use super::offer::{ShareDeviceOffer, single_device};
 use crate::agent::report::FIELD_MANAGER;
+use crate::driver_files::cdi::Edits;
 use crate::driver_files::store::CdiDir;
 use crate::enforcement::hook_edit::holding_hook;
+use crate::enforcement::mps::service::no_server;
+use crate::enforcement::mps::{MpsService, ShareRequest};
 use crate::enforcement::promise::{PromiseInputs, UnifiedMemoryLimit, container_name, promise};
 use crate::enforcement::receipt_dir::ReceiptDir;
 use crate::podresources;
@@ -35,6 +38,8 @@ pub struct ShareDevicePreparer {
     receipts: ReceiptDir,
     unified: UnifiedMemoryLimit,
     client: OnceLock<Client>,
+    /// The multi-process server, on a node that is to have one.
+    mps: OnceLock<Arc<MpsService>>,
     recorder: OnceLock<EventRecorder>,
     /// Held while a spec is written, and from listing the kubelet's allocations to removing unused specs: a spec is never removed because
     /// of a list that is older than the spec.
@@ -69,6 +74,7 @@ impl ShareDevicePreparer {
             receipts: ReceiptDir::new(&config.state_dir),
             unified: config.unified,
             client: OnceLock::new(),
+            mps: OnceLock::new(),
             recorder: OnceLock::new(),
             files: Mutex::default(),
         }
@@ -78,6 +84,11 @@ impl ShareDevicePreparer {
     pub fn set_client(&self, client: Client) {
         // A second client connects to the same cluster, so the first one stays.
         let _ = self.client.set(client);
+    }
+
+    /// Sets the multi-process server.
+    pub fn set_mps(&self, mps: Arc<MpsService>) {
+        let _ = self.mps.set(mps);
     }
 
     /// Removes the specs of share devices that the kubelet allocates now. They belong to earlier containers.
@@ -136,14 +147,18 @@ impl ShareDevicePreparer {
             unified: self.unified,
         })
         .map_err(|error| refused(error.into()))?;
-        let setup = enforcement.hook.as_ref();
-        let hook = setup
-            .zip(promised.request.as_ref())
-            .map(|(setup, request)| holding_hook(setup, share_device, request));
+        let hook = match (&enforcement.hook, &promised.request) {
+            (Some(setup), Some(request)) => Some(holding_hook(setup, share_device, request)),
+            // A container that was promised a limit never starts without its hook.
+            (None, Some(_)) => return Err(Refusal::Undecided.to_string()),
+            (_, None) => None,
+        };
+
+        let mps = self.mps_edits(share_device, &name, &pod, &object, &gpus, offer).await?;
 
         let _files = self.files.lock().await;
         let whole = self.cdi.read().ok_or_else(|| Refusal::NoSpec.to_string())?;
-        let spec = decide::spec(&ShareSpecInputs {
+        let mut spec = decide::spec(&ShareSpecInputs {
             share_device,
             pod: &name,
             gpus: &gpus,
@@ -152,6 +167,9 @@ impl ShareDevicePreparer {
             hook: hook.as_ref(),
         })
         .map_err(refused)?;
+        if let (Some(edits), Some(device)) = (&mps, spec.devices.first_mut()) {
+            device.container_edits.merge(edits);
+        }
         // What the hook left for an earlier container says nothing about this one.
         self.receipts.remove(share_device);
         self.cdi.write_share_device(share_device, &spec).map_err(words)?;
@@ -177,6 +195,40 @@ impl ShareDevicePreparer {
                 .await;
         }
         Ok(())
+    }
+
+    /// The part of the multi-process server of a container with compute mode `sm-sharing`; `None` for others. A wrong annotation is the
+    /// subject of `promise`.
+    async fn mps_edits(
+        &self,
+        share_device: &str,
+        name: &str,
+        pod: &Pod,
+        object: &Value,
+        gpus: &[String],
+        offer: &ShareDeviceOffer,
+    ) -> Result<Option<Edits>, String> {
+        let annotation = pod.metadata.annotations.text(keys::GPU_LIMITS);
+        let Some(limits) = annotation.and_then(|annotation| GpuLimits::parse(annotation).ok()) else {
+            return Ok(None);
+        };
+        match limits.compute_mode {
+            ComputeMode::TimeSlicing => return Ok(None),
+            ComputeMode::SmSharing => {}
+        }
+        let memories = gpus.iter().filter_map(|gpu| offer.inventory.device(gpu)?.memory_mib);
+        let request = ShareRequest {
+            pod: name,
+            object,
+            limits: &limits,
+            share_device,
+            gpus,
+            gpu_memory_mib: memories.min().unwrap_or(0),
+        };
+        match self.mps.get() {
+            Some(mps) => mps.prepare(&request).await.map(Some),
+            None => Err(no_server(name)),
+        }
     }
 
     async fn reservations(&self, client: &Client) -> Result<Vec<Pod>, kai_cluster::Error> {
@@ -214,7 +266,12 @@ impl ShareDevicePreparer {
             .collect();
         for share_device in written.iter().filter(|share_device| !held.contains(*share_device)) {
             match self.cdi.remove_share_device(share_device) {
-                Ok(()) => tracing::info!(share_device, "removed the spec of a share device whose pod is gone"),
+                Ok(()) => {
+                    if let Some(mps) = self.mps.get() {
+                        mps.release(share_device);
+                    }
+                    tracing::info!(share_device, "removed the spec of a share device whose pod is gone");
+                }
                 Err(error) => {
                     tracing::warn!(share_device, %error, "could not remove the spec of a share device; trying again")
                 }

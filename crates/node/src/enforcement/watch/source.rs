@@ -36,11 +36,7 @@ impl ProcessFiles {
 /// Whether this node can see what its pods use; the error says why not, and what would help. Reads files and asks the driver, so an async
 /// caller wraps it in a blocking task.
 pub fn ability(driver: &dyn Driver, files: &ProcessFiles) -> Result<(), String> {
-    if !sees_processes_of_host(&files.proc) {
-        return Err("the agent does not see the processes of the host, whose memory the driver lists; run it with hostPID: true \
-                    (chart value nodeAgent.hostPID)"
-            .to_owned());
-    }
+    host_processes(files)?;
     let listed = match driver.processes() {
         Ok(listed) => listed,
         Err(error) => {
@@ -63,6 +59,18 @@ pub fn ability(driver: &dyn Driver, files: &ProcessFiles) -> Result<(), String> 
         hidden.join(", "),
         files.nvmap.display()
     ))
+}
+
+/// Whether this process sees the processes of the host; the error says what would help.
+pub fn host_processes(files: &ProcessFiles) -> Result<(), String> {
+    match sees_processes_of_host(&files.proc) {
+        true => Ok(()),
+        false => Err(
+            "the agent does not see the processes of the host, by whose ids the driver names them; run it with hostPID: true (chart value \
+             nodeAgent.hostPID)"
+                .to_owned(),
+        ),
+    }
 }
 
 /// What is known about the pid namespace of this process.

@@ -1,0 +1,25 @@
+//! `kai mps-launch`: becomes a program of the host. The node agent starts the host's multi-process daemon by it.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use kai_node::enforcement::mps::launch::become_program;
+
+/// The options of `kai mps-launch`.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// The program, as the host names it.
+    program: String,
+    /// Its arguments.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+/// Returns only if the program can't be run.
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let Arguments { program, arguments } = arguments;
+    let error = become_program(&program, &arguments);
+    Err(anyhow::Error::new(error).context(format!(
+        "running {program} in the mount namespace of the host; the node agent's pod needs hostPID: true and a privileged container"
+    )))
+}

@@ -1,0 +1,140 @@
+//! Runs the host's control program. In the agent's container the program would find neither its libraries nor the server that it starts, and the
+//! host's files are read-only there; so a child of this program enters the mount namespace of the host's init first. A call has a time limit.
+
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::commands::Command;
+
+/// The hidden command of this program that enters the host's mount namespace and becomes another program.
+pub const LAUNCH_COMMAND: &str = "mps-launch";
+/// The mount namespace of the host's init, with hostPID.
+const HOST_MOUNTS: &str = "/proc/1/ns/mnt";
+/// Between two looks at a call that has not ended.
+const POLL: Duration = Duration::from_millis(20);
+/// Longest answer that is kept.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
+
+/// How the host's program is run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Launcher {
+    /// The host's `/` in this process.
+    pub host_root: PathBuf,
+    /// The program, as the host names it.
+    pub program: String,
+}
+
+impl Launcher {
+    /// The host's program, ready to be started.
+    pub fn command(&self, arguments: &[String], environment: &[(&'static str, String)]) -> std::process::Command {
+        let mut command = match self.host_root == Path::new("/") {
+            true => std::process::Command::new(&self.program),
+            false => {
+                let mut command = std::process::Command::new("/proc/self/exe");
+                command
+                    .arg(LAUNCH_COMMAND)
+                    .arg("--root")
+                    .arg(&self.host_root)
+                    .arg("--")
+                    .arg(&self.program);
+                command
+            }
+        };
+        command
+            .args(arguments)
+            .env_clear()
+            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+        command.envs(environment.iter().map(|(key, value)| (*key, value.as_str())));
+        command
+    }
+
+    /// Runs one command and returns what it printed. The error has what it printed, too.
+    pub fn call(
+        &self,
+        call: &Command,
+        environment: &[(&'static str, String)],
+        seconds_max: Duration,
+    ) -> Result<String, String> {
+        let words = call.arguments.join(" ");
+        let shown = format!(
+            "{} {}",
+            self.program,
+            [words.as_str(), call.input.trim()].join(" ").trim()
+        );
+        let mut command = self.command(&call.arguments, environment);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| format!("running {shown}: {error}"))?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // A program that has ended already reads nothing; its exit status says why.
+            let _ = stdin.write_all(call.input.as_bytes());
+        }
+        let (out, err) = (reader(child.stdout.take()), reader(child.stderr.take()));
+        let status = match wait(&mut child, seconds_max) {
+            Ok(status) => status,
+            Err(reason) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("running {shown}: {reason}"));
+            }
+        };
+        // The pipes end with the program, unless it has left children behind.
+        let read =
+            |reader: std::sync::mpsc::Receiver<String>| reader.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
+        let (out, err) = (read(out), read(err));
+        match status.success() {
+            true => Ok(out),
+            false => Err(format!(
+                "running {shown}: {status}: {}",
+                [err.trim(), out.trim()].join(" ").trim()
+            )),
+        }
+    }
+}
+
+fn wait(child: &mut Child, seconds_max: Duration) -> Result<ExitStatus, String> {
+    let deadline = Instant::now() + seconds_max;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Ok(status),
+            Ok(None) if Instant::now() >= deadline => {
+                return Err(format!("no answer within {} seconds", seconds_max.as_secs()));
+            }
+            Ok(None) => std::thread::sleep(POLL),
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
+/// Reads a pipe to its end on a thread of its own, so that a long answer does not block the program.
+fn reader(pipe: Option<impl Read + Send + 'static>) -> std::sync::mpsc::Receiver<String> {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(pipe) = pipe {
+            let _ = pipe.take(ANSWER_BYTES_MAX).read_to_end(&mut bytes);
+        }
+        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
+    });
+    receiver
+}
+
+/// Enters the mount namespace of the host's init and becomes the program. Returns only if that fails. The process must have one thread.
+pub fn become_program(program: &str, arguments: &[String]) -> std::io::Error {
+    let entered = std::fs::File::open(HOST_MOUNTS).and_then(|namespace| {
+        let kind = Some(LinkNameSpaceType::Mount);
+        move_into_link_name_space(namespace.as_fd(), kind).map_err(std::io::Error::from)
+    });
+    match entered {
+        Ok(()) => std::process::Command::new(program).args(arguments).exec(),
+        Err(error) => error,
+    }
+}

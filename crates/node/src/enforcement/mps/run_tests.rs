@@ -1,0 +1,233 @@
+//! The thread with a fake control program.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use kai_gpu::fake::{FakeDriver, Settings};
+
+use super::*;
+use crate::enforcement::mps::plan::{Protocol, namespace_name};
+
+/// A fake host with the program, and the thread that runs it.
+struct Stage {
+    dir: tempfile::TempDir,
+    driver: Arc<FakeDriver>,
+    handle: MpsHandle,
+}
+
+impl Stage {
+    fn new(protocol: Protocol, behavior: &str) -> Stage {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("nvidia-cuda-mps-control");
+        std::fs::write(&program, include_str!("fake-control.sh")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let driver = Arc::new(FakeDriver::new(&Settings::of("h100", 2)).unwrap());
+        let gpus = driver
+            .devices()
+            .unwrap()
+            .devices
+            .into_iter()
+            .map(|gpu| gpu.uuid)
+            .collect();
+        let stage_behavior = dir.path().join("behavior");
+        std::fs::write(stage_behavior, behavior).unwrap();
+        let config = MpsConfig {
+            plan: MpsPlan {
+                program: program.display().to_string(),
+                protocol,
+                gpus,
+            },
+            host_root: "/".into(),
+            state_dir: dir.path().join("state"),
+            pace: Duration::from_millis(20),
+        };
+        let handle = start(config, driver.clone());
+        Stage { dir, driver, handle }
+    }
+
+    fn pid_file(&self) -> PathBuf {
+        self.dir.path().join("state/mps/pipe/pid")
+    }
+
+    fn calls(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("calls")).unwrap_or_default()
+    }
+
+    fn behave(&self, behavior: &str) {
+        std::fs::write(self.dir.path().join("behavior"), behavior).unwrap();
+    }
+
+    async fn until(&self, is_it: impl Fn(&MpsStatus) -> bool) -> MpsStatus {
+        let mut status = self.handle.status();
+        let found = tokio::time::timeout(Duration::from_secs(60), status.wait_for(|status| is_it(status))).await;
+        let found = found.expect("the status changes within a minute").unwrap().clone();
+        found
+    }
+
+    fn modes(&self) -> Vec<Option<GpuComputeMode>> {
+        let gpus = self.driver.devices().unwrap().devices;
+        gpus.iter()
+            .map(|gpu| self.driver.compute_mode(&gpu.uuid).unwrap())
+            .collect()
+    }
+}
+
+fn namespace(percent: u8) -> Namespace {
+    Namespace {
+        name: namespace_name("share-3"),
+        percent,
+        memory_mib: 2048,
+    }
+}
+
+fn fails(status: &MpsStatus) -> bool {
+    matches!(status, MpsStatus::Fails(_))
+}
+
+#[tokio::test]
+async fn a_server_is_started_fenced_used_and_stopped() {
+    let stage = Stage::new(Protocol::Namespaces, "");
+    stage.until(|status| *status == MpsStatus::Serves).await;
+    assert_eq!(stage.modes(), [Some(GpuComputeMode::ExclusiveProcess); 2]);
+    let config = std::fs::read_to_string(stage.dir.path().join("config")).unwrap();
+    assert!(toml_edit::Document::parse(config.as_str()).is_ok(), "{config}");
+    stage.handle.open(namespace(25)).await.unwrap();
+    let directory = stage.dir.path().join("state/mps/pipe/kai/p_share_3");
+    assert!(directory.is_dir(), "the container's directory exists");
+    let calls = stage.calls();
+    assert!(
+        calls
+            .contains("namespace set p_share_3 --server=kai --active-thread-percentage=25 --pinned-memory-limit=2048M"),
+        "{calls}"
+    );
+    stage.handle.open(namespace(25)).await.unwrap();
+    assert_eq!(
+        stage.calls().matches("namespace set").count(),
+        1,
+        "a prepared container is not prepared again"
+    );
+    stage.handle.open(namespace(30)).await.unwrap();
+    assert!(
+        stage.calls().contains("--active-thread-percentage=30"),
+        "another container of the share device"
+    );
+    stage.handle.close("p_share_3");
+    std::fs::write(stage.dir.path().join("clients"), "4711\n4712\n").unwrap();
+    stage.handle.stop().await;
+    let calls = stage.calls();
+    let at = |words: &str| {
+        calls
+            .rfind(words)
+            .unwrap_or_else(|| panic!("{words} is not in\n{calls}"))
+    };
+    assert!(at("client terminate 4711") < at("client terminate 4712") && at("client terminate 4712") < at("-q"));
+    assert!(!directory.exists());
+    assert!(!stage.pid_file().exists(), "the daemon has ended");
+    assert_eq!(stage.modes(), [Some(GpuComputeMode::Default); 2]);
+    assert!(stage.handle.open(namespace(1)).await.is_err(), "after the stop");
+}
+
+#[tokio::test]
+async fn a_daemon_that_is_started_anew_knows_the_namespaces_of_running_containers() {
+    let stage = Stage::new(Protocol::Namespaces, "");
+    stage.until(|status| *status == MpsStatus::Serves).await;
+    stage.handle.open(namespace(25)).await.unwrap();
+    let pid = std::fs::read_to_string(stage.pid_file()).unwrap();
+    std::process::Command::new("kill")
+        .args(["-9", pid.trim()])
+        .status()
+        .unwrap();
+    let status = stage.until(fails).await;
+    let reason = status.ability().unwrap_err();
+    assert!(
+        reason.contains("it ended") && reason.contains("control.log"),
+        "{reason}"
+    );
+    assert!(
+        stage.handle.open(namespace(30)).await.is_err(),
+        "no container starts without the server"
+    );
+    stage.until(|status| *status == MpsStatus::Serves).await;
+    let config = std::fs::read_to_string(stage.dir.path().join("config")).unwrap();
+    assert!(
+        config.contains("[servers.kai.namespaces.p_share_3]\nactive_thread_percentage = \"25\""),
+        "{config}"
+    );
+    stage.handle.stop().await;
+}
+
+#[tokio::test]
+async fn a_daemon_that_dies_or_has_no_server_is_reported() {
+    let stage = Stage::new(Protocol::Namespaces, "die");
+    let reason = stage.until(fails).await.ability().unwrap_err();
+    assert!(reason.contains("exit status: 1"), "{reason}");
+    stage.handle.stop().await;
+    // A daemon whose server has ended answers, and its clients would run without limits.
+    let stage = Stage::new(Protocol::Namespaces, "");
+    stage.until(|status| *status == MpsStatus::Serves).await;
+    stage.behave("no-server");
+    let reason = stage.until(fails).await.ability().unwrap_err();
+    assert!(reason.contains("has no server kai"), "{reason}");
+    stage.handle.stop().await;
+}
+
+#[tokio::test]
+async fn a_compute_mode_that_somebody_changed_is_set_again() {
+    let stage = Stage::new(Protocol::Namespaces, "");
+    stage.until(|status| *status == MpsStatus::Serves).await;
+    let gpu = stage.driver.devices().unwrap().devices[1].uuid.clone();
+    stage.driver.set_compute_mode(&gpu, GpuComputeMode::Default).unwrap();
+    let fenced = async {
+        while stage.modes() != [Some(GpuComputeMode::ExclusiveProcess); 2] {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), fenced).await.unwrap();
+    stage.handle.stop().await;
+}
+
+#[tokio::test]
+async fn the_older_protocol_has_a_daemon_per_gpu_and_commands_on_stdin() {
+    let stage = Stage::new(Protocol::Legacy, "");
+    stage.until(|status| *status == MpsStatus::Serves).await;
+    let calls = stage.calls();
+    assert_eq!(calls.matches("-f -multiuser-server").count(), 2, "{calls}");
+    assert!(calls.contains("get_default_active_thread_percentage"), "{calls}");
+    stage.handle.open(namespace(25)).await.unwrap();
+    stage.handle.stop().await;
+    assert!(stage.calls().contains("quit"));
+}
+
+#[test]
+fn a_command_that_hangs_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("program");
+    std::fs::write(&program, "#!/bin/sh\nexec sleep 60\n").unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let launcher = Launcher {
+        host_root: "/".into(),
+        program: program.display().to_string(),
+    };
+    let refusal = launcher
+        .call(&commands::probe(Protocol::Namespaces), &[], Duration::from_millis(50))
+        .unwrap_err();
+    assert!(refusal.contains("no answer within"), "{refusal}");
+    let elsewhere = Launcher {
+        host_root: "/host".into(),
+        program: "/usr/bin/nvidia-cuda-mps-control".to_owned(),
+    };
+    let command = elsewhere.command(&["-q".to_owned()], &[]);
+    let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
+    assert_eq!(command.get_program(), Path::new("/proc/self/exe"));
+    assert_eq!(
+        words,
+        [
+            "mps-launch",
+            "--root",
+            "/host",
+            "--",
+            "/usr/bin/nvidia-cuda-mps-control",
+            "-q"
+        ]
+    );
+}

@@ -1,0 +1,128 @@
+//! The node's multi-process server as the rest of the agent sees it: whether the node can have the tier now, and what a container needs.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kai_gpu::{Driver, Inventory};
+use parking_lot::Mutex;
+
+use super::ability::ability;
+use super::container::{ShareRequest, edits, share};
+use super::plan::{MpsPlan, namespace_name};
+use super::run::{MpsConfig, MpsHandle, MpsStatus, start};
+use crate::driver_files::cdi::Edits;
+use crate::enforcement::watch::ProcessFiles;
+use crate::enforcement::watch::source::host_processes;
+
+/// Between two looks at the daemons.
+const PACE: Duration = Duration::from_secs(5);
+
+/// The server of this node, if it has one.
+#[derive(Debug)]
+pub struct MpsService {
+    driver: Arc<dyn Driver>,
+    host_root: PathBuf,
+    state_dir: PathBuf,
+    processes: ProcessFiles,
+    /// A plain lock, held for moments: the task that decides replaces the server, and the device plugin uses it.
+    server: Mutex<Option<Server>>,
+}
+
+#[derive(Debug, Clone)]
+struct Server {
+    plan: MpsPlan,
+    handle: MpsHandle,
+    /// What the task that decides was told last.
+    told: MpsStatus,
+}
+
+impl MpsService {
+    /// Starts nothing. `state_dir` has the same path here and on the host.
+    pub fn new(driver: Arc<dyn Driver>, host_root: PathBuf, state_dir: PathBuf, processes: ProcessFiles) -> Self {
+        Self {
+            driver,
+            host_root,
+            state_dir,
+            processes,
+            server: Mutex::new(None),
+        }
+    }
+
+    /// Whether the node can have the tier now; the error says why not. Starts the server where the node can have one, and again after a change
+    /// of the driver or the GPUs. Blocks.
+    pub fn ability(&self, inventory: &Inventory) -> Result<(), String> {
+        let plan = ability(&*self.driver, inventory, &self.host_root)?;
+        // The daemon names clients by their process ids on the host, and is itself started in the host's mount namespace.
+        host_processes(&self.processes)?;
+        let mut server = self.server.lock();
+        if server.as_ref().is_none_or(|running| running.plan != plan) {
+            // Dropping the last handle ends the thread of the earlier plan, which ends its daemons.
+            *server = None;
+            let config = MpsConfig {
+                plan: plan.clone(),
+                host_root: self.host_root.clone(),
+                state_dir: self.state_dir.clone(),
+                pace: PACE,
+            };
+            *server = Some(Server {
+                plan,
+                handle: start(config, self.driver.clone()),
+                told: MpsStatus::Starting,
+            });
+        }
+        let Some(server) = server.as_mut() else {
+            return Err("the multi-process server is stopped".to_owned());
+        };
+        server.told = server.handle.status().borrow().clone();
+        server.told.ability()
+    }
+
+    /// Waits until the server is good for something else than [`MpsService::ability`] told last; for ever without a server.
+    pub async fn changed(&self) {
+        let server = self.server.lock().clone();
+        if let Some(Server { handle, told, .. }) = server {
+            let mut status = handle.status();
+            drop(handle);
+            if status.wait_for(|status| *status != told).await.is_ok() {
+                return;
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// Gives a container its part of the server, and returns the edits of its CDI spec. The error is a sentence for the pod's event; the
+    /// container must not start.
+    pub async fn prepare(&self, request: &ShareRequest<'_>) -> Result<Edits, String> {
+        let server = self.server.lock().clone();
+        let Some(Server { plan, handle, .. }) = server else {
+            return Err(no_server(request.pod));
+        };
+        let share = share(&plan, request)?;
+        handle.open(share.namespace.clone()).await?;
+        Ok(edits(&plan, &self.state_dir, &share))
+    }
+
+    /// Takes the part of a share device back, whose pod is gone.
+    pub fn release(&self, share_device: &str) {
+        if let Some(server) = self.server.lock().as_ref() {
+            server.handle.close(&namespace_name(share_device));
+        }
+    }
+
+    /// Stops the server.
+    pub async fn stop(&self) {
+        let server = self.server.lock().take();
+        if let Some(Server { handle, .. }) = server {
+            handle.stop().await;
+        }
+    }
+}
+
+/// Why a container with compute mode `sm-sharing` can't start here.
+pub fn no_server(pod: &str) -> String {
+    format!(
+        "pod {pod} has compute mode sm-sharing, and this node has no multi-process server (kubectl describe node has the reason, condition \
+         GPULimits); run the node agent with --enforce mps, or use compute mode time-slicing"
+    )
+}
