@@ -12,11 +12,12 @@ fn half_on(mode: GpuSharingMode, status: Option<&str>) -> World {
     });
     let ready = json!({ "type": "Ready", "status": "True" });
     let fractioning = status.map(|status| json!({ "type": "gpu-fractioning.nvidia.com/Ready", "status": status }));
+    let conditions: Vec<_> = [ready].into_iter().chain(fractioning).collect();
     world.mirror.apply_node(&slim(json!({
         "metadata": { "name": "n", "uid": "uid-n", "labels": { "nvidia.com/gpu.memory": "40000" } },
         "status": {
             "allocatable": { "cpu": "8", "memory": "32Gi", "pods": "110", "nvidia.com/gpu": "1" },
-            "conditions": [ready].into_iter().chain(fractioning).collect::<Vec<_>>(),
+            "conditions": conditions,
         },
     })));
     world.group("g", json!({}));

@@ -435,7 +435,11 @@ mod tests {
         let told = check(&object, "a100-40:1", &open).unwrap().note.unwrap();
         assert!(told.contains("pod team/p was bound when this node had tier driver"));
         annotations["kai.scheduler/gpu-enforcement-tier"] = "watch".into();
-        let never_promised = check(&pod(annotations.clone(), json!({})), "a100-40:1", &node(EnforcementTier::Watch));
+        let never_promised = check(
+            &pod(annotations.clone(), json!({})),
+            "a100-40:1",
+            &node(EnforcementTier::Watch),
+        );
         assert_eq!(never_promised.unwrap().note, None);
         annotations["kai.scheduler/gpu-enforcement"] = "required".into();
         let object = pod(annotations, json!({}));

@@ -316,7 +316,10 @@ pub(super) const BIND_REQUEST: Rule = Fields(&[
             ("selectedGPUGroups", List(&Name(NameClass::GpuGroup))),
             (
                 "selectedFractionalGpuGroups",
-                List(&Fields(&[("id", Name(NameClass::GpuGroup)), ("computeSharingMode", Word)])),
+                List(&Fields(&[
+                    ("id", Name(NameClass::GpuGroup)),
+                    ("computeSharingMode", Word),
+                ])),
             ),
             ("backoffLimit", Word),
             ("receivedResourceType", Word),

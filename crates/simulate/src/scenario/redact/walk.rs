@@ -262,7 +262,9 @@ impl Walk<'_> {
                 kept.insert(replaced, self.name(NameClass::Value, text).into());
                 continue;
             }
-            let Some(rule) = annotations::of_annotation(key) else { continue };
+            let Some(rule) = annotations::of_annotation(key) else {
+                continue;
+            };
             let replaced = match rule {
                 Annotation::Word => self.name(NameClass::Value, text),
                 Annotation::Name(class) => self.name(class, text),
