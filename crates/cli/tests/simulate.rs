@@ -307,7 +307,7 @@ fn no_color_turns_colours_off_on_a_terminal() {
     let mut command = support::command("../../examples", &["simulate", "two-teams.yaml"]);
     command.env("NO_COLOR", "1");
     let shown = run_on_a_terminal(200, command);
-    assert!(shown.contains("h100-0") && !shown.contains('\u{1b}'), "{shown:?}");
+    assert!(shown.contains("node-a") && !shown.contains('\u{1b}'), "{shown:?}");
 }
 
 #[test]

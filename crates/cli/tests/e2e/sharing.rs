@@ -26,9 +26,10 @@ fn a_whole_gpu_and_two_halves() {
 
 #[test]
 fn request_and_limit_of_a_pod_become_the_limits_of_the_bound_pod() {
-    let mut node = node("h100:1");
-    node.labels
-        .insert(keys::GPU_ENFORCEMENT.to_owned(), "driver".to_owned());
+    let node = NodeTemplate {
+        driver: Some("615.71.09".to_owned()),
+        ..node("h100:1")
+    };
     scenario(&[node], async |cluster| {
         let request = "nvidia.com/container.main.gpu-memory.request";
         let limit = "nvidia.com/container.main.gpu-memory.limit";

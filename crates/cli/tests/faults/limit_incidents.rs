@@ -146,19 +146,17 @@ fn a_node_whose_driver_keeps_refusing_gives_up_its_tier() {
             is_told(cluster, "a", "GPULimitFailed"),
             "its owner knows why it did not start"
         );
-        cluster.until_only_running(&["a"]).await;
-        assert_eq!(
-            limits_of(cluster, "a"),
-            [None],
-            "on a node that says that it limits nothing"
-        );
+        // Nobody promised a limit to a pod that is bound now.
+        cluster.create(half("b")).await;
+        cluster.until_only_running(&["b"]).await;
+        assert_eq!(limits_of(cluster, "b"), [None]);
+        pass(120).await;
+        cluster.until_only_running(&["b"]).await;
         cluster.kubelets.heal_limits("node").await.unwrap();
         assert_eq!(tier(cluster), "driver");
-        cluster.kubelets.restart_containers("default", "a");
+        cluster.until_only_running(&["a", "b"]).await;
         let half = half_of_an_h100(cluster);
-        cluster
-            .until("it is limited", |cluster| limits_of(cluster, "a") == [half])
-            .await;
+        assert_eq!(limits_of(cluster, "a"), [half], "what it was promised");
     });
 }
 

@@ -138,7 +138,13 @@ fn add_enforcement(
     let decided = decide(&facts);
     line(text, "\nGPU shares:");
     line(text, &format!("  label {GPU_ENFORCEMENT}={}", decided.tier.name()));
-    line(text, &format!("  {}", decided.summary()));
+    line(text, &format!("  {}", decided.headline()));
+    for reason in &decided.why_not_higher {
+        line(text, &format!("  not a higher tier: {reason}"));
+    }
+    for warning in &decided.warnings {
+        line(text, &format!("  warning: {warning}"));
+    }
 }
 
 fn add_injection(text: &mut String, settings: &Settings, plan: &InjectionPlan) {

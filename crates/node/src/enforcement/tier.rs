@@ -154,19 +154,24 @@ impl NodeEnforcement {
 
     /// The tier and the reasons in one sentence.
     pub fn summary(&self) -> String {
-        let holds = match self.tier {
-            EnforcementTier::Driver => "the driver holds each container to its GPU memory",
-            EnforcementTier::Mps => "a multi-process server holds each container to its multiprocessors",
-            EnforcementTier::Watch => "containers above their GPU share are reported, not held",
-            EnforcementTier::None => "containers are not held to their GPU share",
-        };
-        let mut text = format!("tier {}: {holds}", self.tier.name());
+        let mut text = self.headline();
         for (word, notes) in [("not a higher tier", &self.why_not_higher), ("warning", &self.warnings)] {
             if !notes.is_empty() {
                 text.push_str(&format!("; {word}: {}", notes.join("; ")));
             }
         }
         text
+    }
+
+    /// The tier, and what it holds.
+    pub fn headline(&self) -> String {
+        let holds = match self.tier {
+            EnforcementTier::Driver => "the driver holds each container to its GPU memory",
+            EnforcementTier::Mps => "a multi-process server holds each container to its multiprocessors",
+            EnforcementTier::Watch => "containers above their GPU share are reported, not held",
+            EnforcementTier::None => "containers are not held to their GPU share",
+        };
+        format!("tier {}: {holds}", self.tier.name())
     }
 }
 

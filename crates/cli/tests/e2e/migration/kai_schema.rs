@@ -72,6 +72,7 @@ BindRequest
       portion string
     selectedGPUGroups
       - string
+    selectedFractionalGpuGroups ours
     backoffLimit integer
     resourceClaimAllocations
       - any
