@@ -273,7 +273,7 @@ fn every_kind_of_step_is_tried() {
     let rng = TestRng::from_seed(config.rng_algorithm, &[7; 32]);
     let mut runner = TestRunner::new_with_rng(config, rng);
     let counts: [Cell<u32>; 9] = Default::default();
-    for _ in 0..60 {
+    for _ in 0..120 {
         let scene = scenes().new_tree(&mut runner).expect("nothing is filtered").current();
         watch(&scene, |world| {
             for (_, uid) in waiting(&world.cluster) {

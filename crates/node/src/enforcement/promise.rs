@@ -416,7 +416,11 @@ mod tests {
                 error.contains(words) && error.contains("pod team/p") && error.contains("delete the pod"),
                 "{error}"
             );
-            let held = check(&object, "a100-40:1", &node(EnforcementTier::Watch)).unwrap();
+            let open = NodeEnforcement {
+                lost_tier: EnforcePolicy::Open,
+                ..node(EnforcementTier::Watch)
+            };
+            let held = check(&object, "a100-40:1", &open).unwrap();
             assert_eq!(held.request, None, "nothing is limited there");
         }
     }
