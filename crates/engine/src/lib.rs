@@ -28,7 +28,7 @@
 //!     gpu_memory_mib: Some(80_000),
 //!     gpu_memory_kind: MemoryKind::Dedicated,
 //!     mig_enabled: false,
-//!     mig_strategy: EnforcementTier, FractioningCondition, MigStrategy::None,
+//!     mig_strategy: MigStrategy::None,
 //!     enforcement: EnforcementTier::None,
 //!     fractioning: FractioningCondition::Met,
 //! };

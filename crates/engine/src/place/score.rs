@@ -54,14 +54,12 @@ pub(crate) fn node_score(node: &Node, shape: &Shape, preference: i64, placement:
     if is_quiescent(node) || fits(node, shape, When::Now).is_ok() {
         weight += weights::AVAILABLE_NOW;
     }
-    if placement.gpu == PlacementStrategy::Binpack && !node.gpu_groups.is_empty() {
-        if node
-            .gpu_groups
-            .iter()
-            .any(|group| group.fits(shape, node.memory_mib, When::AfterRelease))
-        {
-            weight += weights::SHARES_GPU;
-        }
+    let joins_group = || {
+        let mut groups = node.gpu_groups.iter();
+        groups.any(|group| group.fits(shape, node.memory_mib, When::AfterRelease))
+    };
+    if placement.gpu == PlacementStrategy::Binpack && joins_group() {
+        weight += weights::SHARES_GPU;
     }
     let (strategy, free, capacity) = if shape.is_cpu_only() {
         if node.allocatable.gpus == 0 && !node.has_mig {
