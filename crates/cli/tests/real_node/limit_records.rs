@@ -104,21 +104,24 @@ impl Machine {
         }
     }
 
-    /// Waits for an event about a pod whose message contains all of the words, and returns the message.
+    /// Waits for an event about the present pod of this name whose message contains all of the words, and returns the message.
     pub(crate) async fn event(&self, pod: &str, reason: &str, words: &[&str]) -> String {
-        let about = format!("involvedObject.name={pod},reason={reason}");
-        let arguments = [
-            "get",
-            "events",
-            "-n",
-            "default",
-            "--field-selector",
-            &about,
-            "-o",
-            "json",
-        ];
         self.until(&format!("{pod} has an event {reason} with {words:?}"), async || {
-            let events: Value = serde_json::from_str(&self.kubectl(&arguments)).unwrap();
+            let object = self.pod("default", pod).await?;
+            // Events of earlier pods of that name stay.
+            let uid = object["metadata"]["uid"].as_str()?;
+            let about = format!("involvedObject.uid={uid},reason={reason}");
+            let listed = self.kubectl(&[
+                "get",
+                "events",
+                "-n",
+                "default",
+                "--field-selector",
+                &about,
+                "-o",
+                "json",
+            ]);
+            let events: Value = serde_json::from_str(&listed).unwrap();
             let messages = events["items"]
                 .as_array()?
                 .iter()
