@@ -323,9 +323,12 @@ pub fn quantity_of_mib(mib: i64) -> String {
     format!("{mib}Mi")
 }
 
+/// A limit in the short form: key and value of the annotation, and its meaning.
+type ShortLimit<'a, T> = ((&'static str, &'a str), Result<T, FieldError>);
+
 /// The limit in the annotation of the pod or of the container, which must be equal if both are there.
 fn same_limit<'a, T: PartialEq>(
-    of_pod: Option<((&'static str, &'a str), Result<T, FieldError>)>,
+    of_pod: Option<ShortLimit<'a, T>>,
     of_container: Option<(&'a str, &'a str)>,
     read: impl Fn((&'a str, &'a str)) -> Result<T, FieldError>,
 ) -> Result<Option<T>, FieldError> {

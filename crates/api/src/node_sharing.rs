@@ -27,8 +27,8 @@ impl Node {
     /// The condition that the mode `NvFractions` requires of nodes for pods with GPU shares.
     pub fn fractioning_condition(&self) -> FractioningCondition {
         let conditions = self.conditions().iter();
-        let found = conditions.filter(|condition| condition.kind() == keys::NODE_GPU_FRACTIONING_READY);
-        match found.last().map(|condition| condition.status()) {
+        let mut found = conditions.filter(|condition| condition.kind() == keys::NODE_GPU_FRACTIONING_READY);
+        match found.next_back().map(|condition| condition.status()) {
             None => FractioningCondition::NotFound,
             Some("True") => FractioningCondition::Met,
             Some("False") => FractioningCondition::False,

@@ -311,14 +311,18 @@ pub(crate) async fn a_pod_cannot_choose_its_limit(machine: &mut Machine) {
         compute_mode: kai_api::ComputeMode::default(),
         compute_percent: None,
     };
-    for (key, value) in [
-        (keys::GPU_LIMITS, own.to_annotation()),
-        ("nvidia.com/container.main.gpus.devices", "all".to_owned()),
+    for (key, value, told) in [
+        (keys::GPU_LIMITS, own.to_annotation(), keys::GPU_LIMITS),
+        (
+            "nvidia.com/container.main.gpus.devices",
+            "all".to_owned(),
+            "nvidia.com/container.*.gpus.devices",
+        ),
     ] {
         let mut pod = fraction("greedy", "0.5");
         pod["metadata"]["annotations"][key] = value.into();
         let refused = machine.refused(&pod).await;
         println!("   refused: {refused}");
-        assert!(refused.contains(key), "{refused}");
+        assert!(refused.contains(told), "{refused}");
     }
 }
