@@ -1,6 +1,6 @@
 //! The tier `mps`: a multi-process server per node gives each container its part of a GPU's multiprocessors. Opt-in (`--enforce mps`).
 //!
-//! [`ability`] decides whether the node can have it, [`plan`] which daemons run with which arguments and files, [`container`] what a
+//! [`mod@ability`] decides whether the node can have it, [`plan`] which daemons run with which arguments and files, [`container`] what a
 //! container needs to reach its namespace. [`supervise`] is the state machine of one daemon; [`run`] is the thread that carries it out, with
 //! the daemon's [`commands`]. [`service`] is what the rest of the agent uses.
 //!

@@ -1,5 +1,5 @@
 //! The tier `watch`: nothing is limited, but a pod that uses more GPU memory than its share is seen. [`source`] reads what the processes on the
-//! GPUs use, [`place`] finds their pods, [`decide`] judges, and [`run`] records events, publishes the metrics, and evicts if that is wanted.
+//! GPUs use, [`place`] finds their pods, [`decide`] judges, and [`mod@run`] records events, publishes the metrics, and evicts if that is wanted.
 //!
 //! The agent needs the host's pid namespace: the driver names processes by their pid in the namespace of the caller, and leaves the others out.
 //! [`source::ability`] says whether a node can be watched, for the choice of its tier.
