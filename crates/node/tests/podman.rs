@@ -136,7 +136,8 @@ fn podman_runs_the_hook_that_limits_gpu_memory() {
     let said = podman(&root, "kai.scheduler/share=share-0", "echo the container runs");
     cdi.remove_share_device("share-0").unwrap();
 
-    let receipt = fs::read_to_string(receipts.join("share-0.json")).unwrap();
+    let receipt = fs::read_to_string(receipts.join("share-0.json"));
+    let receipt = receipt.unwrap_or_else(|error| panic!("no receipt: {error}; podman: {said}"));
     let receipt: Receipt = serde_json::from_str(&receipt).unwrap();
     match CgroupVersion::at(Path::new(CGROUP_ROOT)) {
         CgroupVersion::V2 => {
