@@ -367,9 +367,39 @@ impl Kube {
                     tokio::time::sleep(GLANCE).await;
                 }
             }
+            self.until_last_policy().await;
         };
         let guarded = tokio::time::timeout(CLEAN_MAX, guarded).await;
         guarded.expect("webhooks and policies take effect");
+    }
+
+    /// Waits until the policy that admission applies last takes effect: it refuses every change of a pod by this account without the
+    /// pod's token.
+    async fn until_last_policy(&self) {
+        let account = format!("system:serviceaccount:{0}:{0}", keys::RESERVATION);
+        let reservation_pod = self.client_beyond_rbac(&account).await;
+        let pod = super::manifest::PodManifest::new("probe").scheduler("nobody").build();
+        let target = Target::of::<kai_api::Pod>("default", "probe");
+        let mut change = 0;
+        loop {
+            // The pod may exist already, or its deletion may not have ended.
+            let _ = self
+                .client
+                .create(&kai_api::Pod::RESOURCE, "default", pod.clone())
+                .await;
+            change += 1;
+            let annotations = json!({ "example.com/probe": change.to_string() });
+            let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
+            match reservation_pod.patch(target, Part::Object, patch).await {
+                Err(error) if error.to_string().contains("kai-reservation-pods") => break,
+                Err(_) | Ok(_) => tokio::time::sleep(GLANCE).await,
+            }
+        }
+        let now = Deletion {
+            grace_seconds: Some(0),
+            ..Deletion::default()
+        };
+        let _ = self.client.delete(target, &now).await;
     }
 }
 
