@@ -19,7 +19,7 @@ mod route;
 mod server;
 mod source;
 #[cfg(test)]
-#[path = "../examples/demo/synthetic.rs"]
+#[path = "../examples/demo/synthetic/mod.rs"]
 mod synthetic;
 mod views;
 

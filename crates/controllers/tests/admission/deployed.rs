@@ -1,6 +1,6 @@
 //! The committed files in deploy/ are those of a default installation.
 
-use kai_controllers::admission::{self, Args, Settings};
+use kai_controllers::admission::{self, Args};
 use serde_json::Value;
 
 #[derive(clap::Parser)]

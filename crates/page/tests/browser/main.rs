@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // The helpers are test code too.
 
 mod server;
-#[path = "../../examples/demo/synthetic.rs"]
+#[path = "../../examples/demo/synthetic/mod.rs"]
 #[allow(dead_code)] // The demo uses the rest.
 mod synthetic;
 mod webdriver;
