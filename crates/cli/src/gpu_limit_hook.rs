@@ -1,5 +1,6 @@
 //! `kai gpu-limit-hook`: the hook that the node agent puts into the CDI specs of containers with a GPU share.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -16,7 +17,8 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let result = run_hook(arguments.hook, std::io::stdin());
     if let Some(line) = result.line {
-        eprintln!("{line}");
+        // A runtime that has closed its end does not want the line; the exit code tells the result.
+        let _ = writeln!(std::io::stderr(), "{line}");
     }
     Ok(ExitCode::from(result.exit_code))
 }

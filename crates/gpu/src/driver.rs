@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::memory_limits::{get_attempt, set_attempt};
 use crate::{
     CgroupMemory, GpuComputeMode, GpuError, GpuProcesses, HealthEvent, Inventory, MemoryLimitError, MemoryLimitSupport,
-    MemoryLimits, Sample,
+    MemoryLimits, ProcessList, Sample,
 };
 
 /// Why a driver other than NVML has no memory limits.
@@ -65,7 +65,7 @@ pub trait Driver: fmt::Debug + Send + Sync {
     fn processes(&self) -> Result<Vec<GpuProcesses>, GpuError> {
         let unlisted = |device: crate::Device| GpuProcesses {
             uuid: device.uuid,
-            processes: None,
+            processes: ProcessList::NotOffered,
         };
         Ok(self.devices()?.devices.into_iter().map(unlisted).collect())
     }

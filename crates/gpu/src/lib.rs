@@ -31,5 +31,5 @@ pub use identity::{aliases_of, stable_uuid};
 pub use memory_limits::{CgroupMemory, MemoryLimitError, MemoryLimitSupport, MemoryLimits, NvmlCode, set_and_verify};
 pub use model::*;
 pub use open::{DriverChoice, NVML_LIBRARY_ENV, OpenOptions, Opened, open};
-pub use processes::{GpuComputeMode, GpuProcess, GpuProcessKind, GpuProcesses};
+pub use processes::{GpuComputeMode, GpuProcess, GpuProcessKind, GpuProcesses, ProcessList};
 pub use roots::Roots;

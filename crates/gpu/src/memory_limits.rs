@@ -64,6 +64,10 @@ pub enum MemoryLimitSupport {
     },
 }
 
+/// The remedy for a driver without the calls.
+const NO_SUCH_CALL: &str =
+    "Install driver 615 or newer on the node; until then the node offers a lower tier of enforcement.";
+
 /// Why a memory limit could not be set or read. `Display` says what was attempted and the result; [`MemoryLimitError::remedy`] says what
 /// to do.
 #[derive(Debug, thiserror::Error)]
@@ -124,9 +128,7 @@ impl MemoryLimitError {
     pub fn remedy(&self) -> &'static str {
         match self {
             MemoryLimitError::Refused { code, .. } => code.limit_remedy(),
-            MemoryLimitError::Missing { .. } => {
-                "Install driver 615 or newer on the node; until then the node offers a lower tier of enforcement."
-            }
+            MemoryLimitError::Missing { .. } => NO_SUCH_CALL,
             MemoryLimitError::NoGpu { .. } => {
                 "Compare the UUID with nvidia-smi -L on the node; the GPU may have been removed or be lost."
             }
@@ -239,6 +241,7 @@ impl NvmlCode {
             "GPU_IS_LOST" | "RESET_REQUIRED" => {
                 "Reset the GPU with nvidia-smi --gpu-reset, or reboot the node; it is not handed out until it answers again."
             }
+            "FUNCTION_NOT_FOUND" => NO_SUCH_CALL,
             _ => "Run nvidia-smi memory-limits --get on the host, and look for NVRM lines in dmesg.",
         }
     }
@@ -318,6 +321,7 @@ mod tests {
         };
         for (error, number, words) in [
             (refused(NvmlCode(3)), 3, "ERROR_NOT_SUPPORTED (3)"),
+            (refused(NvmlCode(13)), 13, "ERROR_FUNCTION_NOT_FOUND (13)"),
             (refused(NvmlCode(17)), 17, "ERROR_OPERATING_SYSTEM (17)"),
             (refused(NvmlCode(77)), 77, "ERROR_UNKNOWN (77)"),
             (
@@ -347,6 +351,8 @@ mod tests {
             ),
         ] {
             let text = error.with_remedy();
+            let calls_missing = error.code() == NvmlCode::FUNCTION_NOT_FOUND;
+            assert_eq!(error.remedy() == NO_SUCH_CALL, calls_missing, "{text}");
             assert_eq!(error.code().0, number, "{text}");
             assert!(text.contains(words) && text.contains("/sys/fs/cgroup/a"), "{text}");
             assert!(error.remedy().ends_with('.') && error.remedy().len() > 30, "{text}");

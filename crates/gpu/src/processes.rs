@@ -13,9 +13,31 @@ use crate::MigInstance;
 pub struct GpuProcesses {
     /// UUID of the physical GPU.
     pub uuid: String,
-    /// The processes that are visible in this process's pid namespace, each once, in the order of their pids. `None`: the driver does not
-    /// list the processes of this GPU.
-    pub processes: Option<Vec<GpuProcess>>,
+    /// What the driver says about them.
+    pub processes: ProcessList,
+}
+
+/// What the driver says about the processes on a GPU.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ProcessList {
+    /// Those that are visible in this process's pid namespace, each once, in the order of their pids.
+    Listed(Vec<GpuProcess>),
+    /// The driver never lists the processes of this GPU.
+    #[default]
+    NotOffered,
+    /// The GPU did not answer.
+    Unanswered,
+}
+
+impl ProcessList {
+    /// The processes; empty if they are not known.
+    pub fn known(&self) -> &[GpuProcess] {
+        match self {
+            ProcessList::Listed(processes) => processes,
+            ProcessList::NotOffered | ProcessList::Unanswered => &[],
+        }
+    }
 }
 
 /// A process with a context on a GPU.

@@ -66,6 +66,7 @@ pub(crate) async fn the_node_limits_by_the_driver(machine: &mut Machine) {
 /// On the cgroups of most of these machines.
 pub(crate) async fn a_node_without_cgroup_v2_has_a_lower_tier(machine: &mut Machine) {
     if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        eprintln!("skipped: this machine has no cgroup version 1");
         return;
     }
     scene("on cgroup version 1 the agent chooses a lower tier, and says why");

@@ -146,6 +146,43 @@ fn child_opens_anew() {
     }
 }
 
+/// Without persistence mode the driver forgets the memory limits of a GPU that nobody has open.
+#[test]
+fn the_library_stays_open_where_limits_would_be_lost() {
+    scenario("health::child_keeps_limits", "h100:2", &[]);
+}
+
+#[test]
+#[ignore = "run by its parent"]
+fn child_keeps_limits() {
+    let ours = driver(OpenOptions {
+        roots: bare_machine(),
+        reopen_after: Duration::from_millis(300),
+        ..OpenOptions::default()
+    });
+    let gone = ours.devices().unwrap().devices[0].uuid.clone();
+    assert!(ours.wait_events(Duration::from_millis(600)).unwrap().is_empty());
+    let state = |persistent: bool, lost: &str| {
+        say(&format!(
+            "{{memoryLimitCalls: both, untilOpenedAnew: true, gpus: {{0: {{{lost}}}, 1: {{persistenceMode: {persistent}}}}}}}"
+        ));
+    };
+    state(false, "state: lost");
+    wait_for(&ours, |events| {
+        events
+            .iter()
+            .any(|event| matches!(event.kind, HealthEventKind::Lost { .. }))
+    });
+    state(false, "");
+    assert_eq!(ours.wait_events(Duration::from_millis(1_500)).unwrap(), []);
+    assert!(ours.probe(&gone).is_err());
+    state(true, "");
+    wait_for(&ours, |events| {
+        events.iter().any(|event| event.kind == HealthEventKind::Recovered)
+    });
+    assert!(ours.probe(&gone).is_ok());
+}
+
 #[test]
 fn the_driver_goes_is_upgraded_and_returns() {
     scenario("health::child_outlives_the_driver", "t4:2", &[]);

@@ -14,7 +14,8 @@ use crate::processes::each_process_once;
 use crate::roots::Roots;
 use crate::{
     CgroupMemory, Driver, DriverKind, GpuComputeMode, GpuError, GpuProcess, GpuProcessKind, GpuProcesses, HealthEvent,
-    HealthEventKind, Inventory, MemoryLimitError, MemoryLimitSupport, MemoryLimits, MigInstance, PlatformKind, Sample,
+    HealthEventKind, Inventory, MemoryLimitError, MemoryLimitSupport, MemoryLimits, MigInstance, PlatformKind,
+    ProcessList, Sample,
 };
 
 /// How often a waiting thread polls the control file.
@@ -307,7 +308,6 @@ impl Driver for FakeDriver {
 /// The processes of the control value on one GPU.
 fn processes_on(gpu: &FakeGpu, control: &Control) -> GpuProcesses {
     let status = gpu.status(control);
-    let listed = gpu.supports(QueryGroup::Processes, &status) && status.state == GpuState::Healthy;
     let process = |process: &super::Process| GpuProcess {
         pid: process.pid,
         used_bytes: (!process.memory_unavailable).then_some(process.memory_mib * MIB),
@@ -326,7 +326,13 @@ fn processes_on(gpu: &FakeGpu, control: &Control) -> GpuProcesses {
     };
     GpuProcesses {
         uuid: gpu.device.uuid.clone(),
-        processes: listed.then(|| each_process_once(status.control.processes.iter().flatten().map(process))),
+        processes: match (gpu.supports(QueryGroup::Processes, &status), status.state) {
+            (false, _) => ProcessList::NotOffered,
+            (true, GpuState::Healthy) => ProcessList::Listed(each_process_once(
+                status.control.processes.iter().flatten().map(process),
+            )),
+            (true, GpuState::Lost | GpuState::ResetRequired | GpuState::Removed) => ProcessList::Unanswered,
+        },
     }
 }
 
@@ -506,7 +512,7 @@ mod tests {
         let control = Settings::of("h100", 1).controlled(control).unwrap().control;
         driver.change(|old| *old = control);
         let told = driver.processes().unwrap();
-        let listed = told[0].processes.as_ref().unwrap();
+        let listed = told[0].processes.known();
         let facts: Vec<_> = listed
             .iter()
             .map(|process| (process.pid, process.used_bytes, process.kind))
@@ -518,8 +524,19 @@ mod tests {
                 (8, None, GpuProcessKind::MpsClient)
             ]
         );
-        assert_eq!(told[1].processes, Some(vec![]));
-        assert_eq!(told[2].processes, None, "nvgpu does not list processes");
+        assert_eq!(told[1].processes, ProcessList::Listed(vec![]));
+        assert_eq!(
+            told[2].processes,
+            ProcessList::NotOffered,
+            "nvgpu does not list processes"
+        );
+        driver.set_state("1", GpuState::Lost);
+        let now = driver.processes().unwrap();
+        assert_eq!(
+            (now[0].processes == told[0].processes, &now[1].processes),
+            (true, &ProcessList::Unanswered)
+        );
+        driver.set_state("1", GpuState::Healthy);
         let uuid = |index: usize| told[index].uuid.as_str();
         assert_eq!(driver.persistence_mode(uuid(0)).unwrap(), Some(false));
         assert_eq!(driver.persistence_mode(uuid(1)).unwrap(), Some(true));

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvml_wrapper::Device as NvmlDevice;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device as NvmlDevice, Nvml};
 use parking_lot::Mutex;
 
 use super::device::{probe, query_device, sample};
@@ -297,19 +297,23 @@ impl Shared {
     }
 
     fn probe_by_uuid(library: &Library, device: &Device) -> Result<(), NvmlError> {
-        let handle = match library.nvml.device_by_uuid(device.uuid.as_str()) {
-            // The UUID is derived by us, or this NVML can't find devices by UUID: take the device at the same index, unless it now has
-            // another UUID.
-            Err(error) if is_refusal(&error) => {
-                let handle = library.nvml.device_by_index(device.index)?;
-                if handle.uuid().is_ok_and(|uuid| uuid != device.uuid) {
-                    return Err(NvmlError::NotFound);
-                }
-                handle
+        probe(&library.nvml, &device_of(&library.nvml, device)?)
+    }
+}
+
+/// NVML's handle of a known device. Indices may have changed since it was listed.
+pub(super) fn device_of<'n>(nvml: &'n Nvml, device: &Device) -> Result<NvmlDevice<'n>, NvmlError> {
+    match nvml.device_by_uuid(device.uuid.as_str()) {
+        // The UUID is derived by us, or this NVML can't find devices by UUID: take the device at the same index, unless it now has
+        // another UUID.
+        Err(error) if is_refusal(&error) => {
+            let handle = nvml.device_by_index(device.index)?;
+            if handle.uuid().is_ok_and(|uuid| uuid != device.uuid) {
+                return Err(NvmlError::NotFound);
             }
-            found => found?,
-        };
-        probe(&library.nvml, &handle)
+            Ok(handle)
+        }
+        found => found,
     }
 }
 

@@ -11,7 +11,7 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 
-use super::driver::Shared;
+use super::driver::{Shared, device_of};
 use super::errors::{is_driver_gone, is_refusal};
 use super::library::Library;
 use super::raw::MemoryLimitCalls;
@@ -19,7 +19,7 @@ use crate::memory_limits::{get_attempt, set_attempt};
 use crate::processes::each_process_once;
 use crate::{
     CgroupMemory, GpuComputeMode, GpuError, GpuProcess, GpuProcessKind, GpuProcesses, MemoryLimitError,
-    MemoryLimitSupport, MemoryLimits, MigInstance, NvmlCode,
+    MemoryLimitSupport, MemoryLimits, MigInstance, NvmlCode, ProcessList,
 };
 
 impl Shared {
@@ -92,13 +92,14 @@ impl Shared {
         let known = self.known()?;
         let mut all = Vec::with_capacity(known.len());
         for device in &known {
-            let handle = library.nvml.device_by_index(device.index);
+            let handle = device_of(&library.nvml, device);
             let processes = match handle.and_then(|handle| listed(&handle)) {
-                Ok(processes) => Some(processes),
+                Ok(processes) => ProcessList::Listed(processes),
                 Err(error) if is_driver_gone(&error) => {
                     return Err(self.failed("listing the processes on the GPUs", error));
                 }
-                Err(_) => None,
+                Err(error) if is_not_offered(&error) => ProcessList::NotOffered,
+                Err(_) => ProcessList::Unanswered,
             };
             let uuid = device.uuid.clone();
             all.push(GpuProcesses { uuid, processes });

@@ -13,7 +13,7 @@ use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::event::EventSet;
 
-use super::driver::Shared;
+use super::driver::{Shared, device_of};
 use super::errors::{gpu_error, is_driver_gone};
 use super::library::Library;
 use super::raw;
@@ -169,7 +169,9 @@ impl Watcher {
             }
             if self.unresponsive.is_empty() {
                 self.reopened = 0;
-            } else if begun.elapsed() >= self.shared.reopen_after() * (1 << self.reopened.min(REOPEN_DOUBLINGS)) {
+            } else if begun.elapsed() >= self.shared.reopen_after() * (1 << self.reopened.min(REOPEN_DOUBLINGS))
+                && !self.holds_limits(library, devices)
+            {
                 return SessionEnd::Unresponsive;
             }
             if counted.elapsed() >= INVENTORY_INTERVAL {
@@ -181,6 +183,18 @@ impl Watcher {
             }
         }
         SessionEnd::Stopped
+    }
+
+    /// Whether this process may be the user for whom the driver keeps memory limits: without persistence mode it forgets those of a GPU
+    /// whose last user closes the library. A GPU that has failed then returns only when this process starts anew.
+    fn holds_limits(&self, library: &Library, devices: &[Device]) -> bool {
+        let offered = raw::MemoryLimitCalls::find(&library.nvml).is_ok();
+        let may_forget = |device: &Device| {
+            let answers = !self.unresponsive.contains_key(&device.uuid);
+            let persistent = || device_of(&library.nvml, device).and_then(|handle| handle.is_in_persistent_mode());
+            answers && matches!(persistent(), Ok(false))
+        };
+        offered && devices.iter().any(may_forget)
     }
 
     /// Reopens the library, and sends an event if a missing device is listed again.

@@ -328,7 +328,8 @@ impl Driver for TegraDriver {
                 let is_it = |told: &&GpuProcesses| {
                     told.uuid == device.uuid || (integrated && nvml_uuid.as_ref() == Some(&told.uuid))
                 };
-                let processes = told.iter().find(is_it).and_then(|told| told.processes.clone());
+                let own = told.iter().find(is_it);
+                let processes = own.map(|told| told.processes.clone()).unwrap_or_default();
                 let uuid = device.uuid.clone();
                 GpuProcesses { uuid, processes }
             })

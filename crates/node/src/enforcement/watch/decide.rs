@@ -46,8 +46,14 @@ pub struct UsedMemory {
     pub unmeasured: u32,
 }
 
-/// Used memory by pod UID and GPU UUID.
-pub type Usage = BTreeMap<(String, String), UsedMemory>;
+/// What pods use of the GPUs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Used memory by pod UID and GPU UUID.
+    pub used: BTreeMap<(String, String), UsedMemory>,
+    /// UUIDs of the GPUs that did not answer: what is used of them is not known.
+    pub unanswered: BTreeSet<String>,
+}
 
 /// What to do about a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,7 +126,9 @@ impl ExcessWatch {
             let mut exceeds = None;
             for (gpu, share_mib) in &pod.share_mib {
                 let key = (pod.uid.clone(), gpu.clone());
-                let Some(used) = usage.get(&key).copied() else { continue };
+                let Some(used) = usage.used.get(&key).copied() else {
+                    continue;
+                };
                 let share_bytes = share_mib * MIB;
                 let mut exceeded = false;
                 if used.bytes > share_bytes {
@@ -154,7 +162,8 @@ impl ExcessWatch {
                 actions.push(Action::Evict { pod, message });
             }
         }
-        self.excesses.retain(|key, _| above.contains(key));
+        self.excesses
+            .retain(|key, _| above.contains(key) || usage.unanswered.contains(&key.1));
         self.evicted.retain(|uid, _| pods.iter().any(|pod| pod.uid == *uid));
         (actions, watched)
     }
@@ -194,10 +203,12 @@ mod tests {
             bytes: mib * MIB,
             unmeasured: 0,
         };
-        entries
-            .iter()
-            .map(|(pod, gpu, mib)| ((format!("uid-{pod}"), (*gpu).to_owned()), used(*mib)))
-            .collect()
+        let entries = entries.iter();
+        let entries = entries.map(|(pod, gpu, mib)| ((format!("uid-{pod}"), (*gpu).to_owned()), used(*mib)));
+        Usage {
+            used: entries.collect(),
+            unanswered: BTreeSet::new(),
+        }
     }
 
     fn words(actions: &[Action]) -> Vec<String> {
@@ -241,6 +252,24 @@ mod tests {
                 (771, above, &["tell a"]),
             ],
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_gpu_that_did_not_answer_once_ends_no_excess() {
+        let start = Instant::now();
+        let mut watch = ExcessWatch::new(GRACE, Repair::None);
+        let pods = [pod("a", 100)];
+        let above = usage(&[("a", "GPU-0", 101)]);
+        let unknown = Usage {
+            unanswered: ["GPU-0".to_owned()].into(),
+            ..Usage::default()
+        };
+        for (second, usage) in [(0, &above), (15, &unknown), (30, &above), (60, &above)] {
+            let (actions, _) = watch.observe(start + Duration::from_secs(second), &pods, usage);
+            assert_eq!(words(&actions), [""; 0], "after {second} s");
+        }
+        let (actions, _) = watch.observe(start + Duration::from_secs(61), &pods, &above);
+        assert_eq!(words(&actions), ["tell a"]);
     }
 
     #[tokio::test(start_paused = true)]

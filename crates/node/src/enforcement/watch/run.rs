@@ -79,6 +79,7 @@ impl SharePods {
         holders.dedup();
         self.by_name.retain(|name, _| holders.contains(name));
         let has_strangers = usage
+            .used
             .keys()
             .any(|(uid, _)| !self.is_known(uid) && !self.others.contains(uid));
         holders.retain(|name| has_strangers || !self.by_name.contains_key(name));
@@ -87,7 +88,7 @@ impl SharePods {
 
     /// All holders were asked about: the pods that are still not known are none of them.
     fn fetched(&mut self, usage: &Usage) {
-        let uids = usage.keys().map(|(uid, _)| uid);
+        let uids = usage.used.keys().map(|(uid, _)| uid);
         self.others = uids.filter(|uid| !self.is_known(uid)).cloned().collect();
     }
 
@@ -251,7 +252,10 @@ mod tests {
 
     fn usage_of(uids: &[&str]) -> Usage {
         let used = |uid: &&str| (((*uid).to_owned(), "GPU-0".to_owned()), UsedMemory::default());
-        uids.iter().map(used).collect()
+        Usage {
+            used: uids.iter().map(used).collect(),
+            ..Usage::default()
+        }
     }
 
     fn known(pods: &mut SharePods, name: &str, uid: &str) {

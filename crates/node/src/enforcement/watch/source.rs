@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kai_gpu::{Driver, GpuProcess, GpuProcessKind, GpuProcesses, Roots};
+use kai_gpu::{Driver, GpuProcess, GpuProcessKind, GpuProcesses, ProcessList, Roots};
 
 use super::decide::{Usage, UsedMemory};
 use super::nvmap;
@@ -48,7 +48,7 @@ pub fn ability(driver: &dyn Driver, files: &ProcessFiles) -> Result<(), String> 
     };
     let hidden: Vec<&str> = listed
         .iter()
-        .filter(|gpu| gpu.processes.is_none())
+        .filter(|gpu| gpu.processes == ProcessList::NotOffered)
         .map(|gpu| gpu.uuid.as_str())
         .collect();
     if hidden.is_empty() || nvmap::read(&files.nvmap).is_ok() {
@@ -119,7 +119,7 @@ pub fn usage(driver: &dyn Driver, files: &ProcessFiles) -> Result<Usage, kai_gpu
 /// Gives nvmap's processes to the GPU whose processes the driver does not list. A Jetson has one integrated GPU; with several such GPUs the
 /// file does not say which of them a process uses, so none gets them.
 fn add_nvmap(listed: &mut [GpuProcesses], files: &ProcessFiles) {
-    let mut hidden = listed.iter_mut().filter(|gpu| gpu.processes.is_none());
+    let mut hidden = listed.iter_mut().filter(|gpu| gpu.processes == ProcessList::NotOffered);
     let (Some(gpu), None) = (hidden.next(), hidden.next()) else {
         return;
     };
@@ -130,18 +130,21 @@ fn add_nvmap(listed: &mut [GpuProcesses], files: &ProcessFiles) {
         kind: GpuProcessKind::Compute,
         mig: None,
     };
-    gpu.processes = Some(bytes.into_iter().map(process).collect());
+    gpu.processes = ProcessList::Listed(bytes.into_iter().map(process).collect());
 }
 
 /// Sums by pod. Processes in MIG partitions do not count: a partition holds by itself.
 fn by_pod(listed: &[GpuProcesses], cgroup_of: impl Fn(u32) -> Option<String>) -> Usage {
-    let mut usage = Usage::new();
+    let mut usage = Usage::default();
     for gpu in listed {
-        for process in gpu.processes.iter().flatten().filter(|process| process.mig.is_none()) {
+        if gpu.processes == ProcessList::Unanswered {
+            usage.unanswered.insert(gpu.uuid.clone());
+        }
+        for process in gpu.processes.known().iter().filter(|process| process.mig.is_none()) {
             let Some(place) = cgroup_of(process.pid).as_deref().and_then(place_of) else {
                 continue;
             };
-            let used: &mut UsedMemory = usage.entry((place.pod_uid, gpu.uuid.clone())).or_default();
+            let used: &mut UsedMemory = usage.used.entry((place.pod_uid, gpu.uuid.clone())).or_default();
             match process.used_bytes {
                 Some(bytes) => used.bytes = used.bytes.saturating_add(bytes),
                 None => used.unmeasured += 1,
@@ -154,7 +157,7 @@ fn by_pod(listed: &[GpuProcesses], cgroup_of: impl Fn(u32) -> Option<String>) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kai_gpu::fake::{FakeDriver, Settings};
+    use kai_gpu::fake::{FakeDriver, GpuState, Settings};
 
     const UID: &str = "0f9c8a52-3d1e-4c7b-9a6f-1b2c3d4e5f60";
     const MIB: u64 = 1 << 20;
@@ -206,10 +209,15 @@ mod tests {
         let key = |gpu: usize| (UID.to_owned(), gpus[gpu].clone());
         let used = |bytes, unmeasured| UsedMemory { bytes, unmeasured };
         assert_eq!(
-            usage(&driver, &files).unwrap(),
+            usage(&driver, &files).unwrap().used,
             [(key(0), used(120 * MIB, 1)), (key(1), used(3 * MIB, 0))].into()
         );
         assert_eq!(ability(&driver, &files), Ok(()));
+        driver.set_state("1", GpuState::Lost);
+        let now = usage(&driver, &files).unwrap();
+        assert_eq!(now.used, [(key(0), used(120 * MIB, 1))].into());
+        assert_eq!(now.unanswered, [gpus[1].clone()].into());
+        assert_eq!(ability(&driver, &files), Ok(()), "the other GPU is still watched");
     }
 
     #[test]
@@ -219,13 +227,16 @@ mod tests {
         let driver = driver("orin-agx", "{}");
         let refusal = ability(&driver, &files).unwrap_err();
         assert!(refusal.contains("nvmap/iovmm/clients can't be read"), "{refusal}");
-        assert_eq!(usage(&driver, &files).unwrap(), Usage::new());
+        assert_eq!(usage(&driver, &files).unwrap(), Usage::default());
         std::fs::create_dir_all(files.nvmap.parent().unwrap()).unwrap();
         std::fs::write(&files.nvmap, "user python3 10 2048K\n").unwrap();
         add_process(&files, 10, &format!("12:memory:/kubepods/pod{UID}/aaaaaaaaaaaaaaaa\n"));
         assert_eq!(ability(&driver, &files), Ok(()));
         let gpu = driver.devices().unwrap().devices[0].uuid.clone();
-        assert_eq!(usage(&driver, &files).unwrap()[&(UID.to_owned(), gpu)].bytes, 2 * MIB);
+        assert_eq!(
+            usage(&driver, &files).unwrap().used[&(UID.to_owned(), gpu)].bytes,
+            2 * MIB
+        );
     }
 
     #[test]
@@ -234,7 +245,7 @@ mod tests {
         let files = host(dir.path());
         add_process(&files, 10, &format!("0::/kubepods/pod{UID}/aaaaaaaaaaaaaaaa\n"));
         let driver = driver("a100-40/1g.5gb", "{gpus: {0: {processes: [{pid: 10, memoryMib: 9}]}}}");
-        assert_eq!(usage(&driver, &files).unwrap(), Usage::new());
+        assert_eq!(usage(&driver, &files).unwrap(), Usage::default());
     }
 
     #[test]
