@@ -21,7 +21,12 @@ const REQUIRED: &str = "kai.scheduler/gpu-enforcement";
 
 /// Creates a pod with these annotations and a BindRequest to group `g` on node `n`.
 fn share(cluster: &TestCluster, name: &str, annotations: Value, change: Value) {
-    let pod = cluster.pod(name, annotations);
+    share_of(cluster, name, annotations, json!({}), change);
+}
+
+/// The same with a change of the pod's spec.
+fn share_of(cluster: &TestCluster, name: &str, annotations: Value, of_pod: Value, change: Value) {
+    let pod = cluster.pod_with(name, annotations, of_pod);
     let mut spec = json!({
         "receivedResourceType": "Fraction", "selectedGPUGroups": ["g"], "receivedGPU": { "count": 1, "portion": "0.50" },
     });
@@ -225,6 +230,31 @@ async fn a_node_that_lost_its_tier_takes_no_pod_that_requires_it() {
         json!({}),
     );
     cluster.until("bound", |cluster| cluster.is_bound("q")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_without_a_share_device_gets_no_limit_and_may_not_require_one() {
+    let mut cluster = cluster();
+    label_node(&cluster, "kai.scheduler/gpu-enforcement", json!("driver"));
+    let half = json!({ "gpu-fraction": "0.5", "gpu-fraction-container-name": "prepare" });
+    let mut required = half.clone();
+    required[REQUIRED] = json!("required");
+    for (name, annotations) in [("half", half), ("required", required)] {
+        let init = json!([{ "name": "prepare", "image": "x" }]);
+        share_of(&cluster, name, annotations, json!({ "initContainers": init }), json!({ "backoffLimit": 3 }));
+    }
+    cluster.start(&[]);
+    let settled = |cluster: &TestCluster| cluster.is_bound("half") && cluster.failed("required");
+    cluster.until("settled", settled).await;
+    let found = annotations(&cluster, "half");
+    assert!(found[LIMITS].is_null() && found[TIER].is_null(), "{found}");
+    assert_eq!(found["nvidia.com/container.prepare.gpu-memory.limit"], "5000Mi");
+    let text = reason(&cluster, "required");
+    assert!(
+        text.contains("its container \"prepare\" requests no kai.scheduler/gpu-share"),
+        "{text}"
+    );
+    assert_eq!(cluster.status("required")["failedAttempts"], 3, "it is not tried again");
 }
 
 #[tokio::test(start_paused = true)]

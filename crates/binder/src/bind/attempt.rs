@@ -66,7 +66,8 @@ impl Binder {
         let slim: Option<Pod> = pod
             .as_ref()
             .map(|pod| serde_json::from_value(pod.clone()).unwrap_or_default());
-        let plan = bind_plan(&request, slim.as_ref(), &self.settings.identity.scheduler_name);
+        let read = pod.as_ref().zip(slim.as_ref());
+        let plan = bind_plan(&request, read, &self.settings.identity.scheduler_name);
         let (bound, _guard) = match (plan, &pod, &slim) {
             (BindPlan::AlreadyBound, _, Some(slim)) => return self.succeed(&request, slim).await,
             (BindPlan::DeleteRequest, ..) => return self.delete_request(&request).await,
@@ -75,13 +76,16 @@ impl Binder {
                 return self.fail_for_good(&request, unbound, &failure.to_string()).await;
             }
             (BindPlan::BindWithoutShare, Some(pod), _) => (self.bind_without_share(&request, pod).await, None),
-            (BindPlan::BindShare(groups), Some(pod), Some(slim)) => {
+            (BindPlan::BindShare(groups, asked), Some(pod), Some(slim)) => {
                 let Some(guard) = self.locks.try_lock(&groups, LockOwner::Bind(key.clone())) else {
                     return Ok(WorkResult::RequeueAfter(LOCKED_PAUSE));
                 };
-                (self.bind_share(&request, pod, slim, &groups).await, Some(guard))
+                (
+                    self.bind_share(&request, pod, slim, &groups, &asked).await,
+                    Some(guard),
+                )
             }
-            (BindPlan::AlreadyBound | BindPlan::BindWithoutShare | BindPlan::BindShare(_), ..) => {
+            (BindPlan::AlreadyBound | BindPlan::BindWithoutShare | BindPlan::BindShare(..), ..) => {
                 return Ok(WorkResult::Done);
             }
         };
@@ -197,12 +201,12 @@ impl Binder {
         pod: &Value,
         slim: &Pod,
         groups: &[GpuGroupKey],
+        asked: &AskedShare,
     ) -> Result<(), NotBound> {
         let node = request.selected_node();
         let Some(facts) = self.node_facts(node).await? else {
             return Err(BindFailure::NodeGone { node: node.to_owned() }.into());
         };
-        let asked = AskedShare::of(pod, slim)?;
         let mode = asked.terms.compute_mode;
         let of_request = request.compute_mode().map_err(BindFailure::from)?;
         if of_request != mode {
@@ -210,7 +214,7 @@ impl Binder {
             return Err(BindFailure::OtherRequestMode { request, pod }.into());
         }
         let promise = asked.promise(node, &facts, self.settings.gpu_sharing)?;
-        let memory_limit = self.memory_limit(request, &asked, promise.as_ref(), &facts)?;
+        let memory_limit = self.memory_limit(request, asked, promise.as_ref(), &facts)?;
         let Some(held) = self.reserve_all(request, groups, &facts, mode).await? else {
             return Err(NotBound::RetryAfter(RESERVATION_POLL));
         };

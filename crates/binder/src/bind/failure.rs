@@ -49,6 +49,14 @@ pub(crate) enum BindFailure {
         keys::GPU_ENFORCEMENT, .tier.unwrap_or("missing"), keys::GPU_ENFORCEMENT
     )]
     NotEnforced { node: String, tier: Option<&'static str> },
+    /// A container without a share device can't be held to its part of a GPU.
+    #[error(
+        "the pod asks to have {wish}, but its container {container:?} requests no {}, by which the node agent does that. Init containers \
+         that end get none, nor do containers where admission runs with --gpu-share-devices=false. Create the pod anew, with its GPU share \
+         in another container ({}) or without that wish",
+        keys::RESOURCE_GPU_SHARE, keys::GPU_FRACTION_CONTAINER
+    )]
+    NoShareDevice { container: String, wish: &'static str },
     /// The limit depends on the GPU's memory.
     #[error(
         "the limit of the GPU share can't be computed: node {node} has no label {} with the MiB of a GPU. The node agent and GPU feature \
@@ -207,6 +215,17 @@ mod tests {
              kai.scheduler/gpu-enforcement: required)",
         );
         assert!(not_enforced(None).to_string().contains("gpu-enforcement: missing"));
+        let no_share_device = BindFailure::NoShareDevice {
+            container: "init".into(),
+            wish: "its GPU memory limited",
+        };
+        check(
+            no_share_device,
+            "the pod asks to have its GPU memory limited, but its container \"init\" requests no kai.scheduler/gpu-share, by which the \
+             node agent does that. Init containers that end get none, nor do containers where admission runs with \
+             --gpu-share-devices=false. Create the pod anew, with its GPU share in another container (gpu-fraction-container-name) or \
+             without that wish",
+        );
         check(
             BindFailure::GpuMemoryUnknown { node: "n".into() },
             "the limit of the GPU share can't be computed: node n has no label nvidia.com/gpu.memory with the MiB of a GPU. The node \

@@ -30,6 +30,8 @@ const BIND_ANNOTATIONS: KeySet = KeySet {
 pub(crate) struct AskedShare {
     /// The container that gets it.
     pub(crate) container: String,
+    /// Whether the container requests a share device. The node agent limits containers through it and by no other way.
+    pub(crate) has_share_device: bool,
     pub(crate) request: GpuRequest,
     pub(crate) terms: GpuShareTerms,
 }
@@ -47,9 +49,10 @@ impl AskedShare {
     /// Reads the share from the pod in both forms; an error says what the pod lacks.
     pub(crate) fn of(pod: &Value, slim: &Pod) -> Result<AskedShare, BindFailure> {
         let at = share_container(pod)?.ok_or(BindFailure::NoContainer)?;
-        let name = pod
-            .pointer(&at.pointer())
-            .and_then(|container| container["name"].as_str());
+        let container = pod.pointer(&at.pointer()).unwrap_or(&Value::Null);
+        let name = container["name"].as_str().unwrap_or_default().to_owned();
+        // The API server requires a limit of such a resource.
+        let has_share_device = !container["resources"]["limits"][keys::RESOURCE_GPU_SHARE].is_null();
         let request = slim.gpu_usage();
         let terms = GpuShareAnnotations::of(&slim.metadata.annotations)
             .terms(&request)
@@ -57,8 +60,12 @@ impl AskedShare {
                 field,
                 error: error.to_string(),
             })?;
+        if let (Some(wish), false) = (needs_share_device(terms), has_share_device) {
+            return Err(BindFailure::NoShareDevice { container: name, wish });
+        }
         Ok(AskedShare {
-            container: name.unwrap_or_default().to_owned(),
+            container: name,
+            has_share_device,
             request,
             terms,
         })
@@ -71,9 +78,9 @@ impl AskedShare {
         facts: &NodeFacts,
         mode: GpuSharingMode,
     ) -> Result<Option<Promise>, BindFailure> {
-        let is_enforced = facts.tier.is_some_and(EnforcementTier::limits_memory);
+        let limits_memory = facts.tier.is_some_and(EnforcementTier::limits_memory);
         match self.terms.enforcement {
-            Enforcement::Required if !is_enforced => {
+            Enforcement::Required if !limits_memory => {
                 return Err(BindFailure::NotEnforced {
                     node: node.to_owned(),
                     tier: facts.tier.map(EnforcementTier::name),
@@ -88,7 +95,7 @@ impl AskedShare {
         }
         let needed = match mode {
             GpuSharingMode::NvFractions | GpuSharingMode::HamiCore => true,
-            GpuSharingMode::NonMemoryEnforced | GpuSharingMode::Disabled => is_enforced,
+            GpuSharingMode::NonMemoryEnforced | GpuSharingMode::Disabled => limits_memory && self.has_share_device,
         };
         match needed {
             true => Err(BindFailure::GpuMemoryUnknown { node: node.to_owned() }),
@@ -151,14 +158,16 @@ impl AskedShare {
         devices: &str,
     ) -> Map<String, Value> {
         let mut annotations = Map::new();
-        if let Some(tier) = tier {
+        if let (Some(tier), true) = (tier, self.has_share_device) {
             annotations.insert(keys::GPU_ENFORCEMENT_TIER.to_owned(), tier.name().into());
         }
         if let Some(key) = keys::CONTAINER_DEVICES.of(&self.container) {
             annotations.insert(key, devices.into());
         }
         let Some(promise) = promise else { return annotations };
-        annotations.insert(keys::GPU_LIMITS.to_owned(), promise.limits.to_annotation().into());
+        if self.has_share_device {
+            annotations.insert(keys::GPU_LIMITS.to_owned(), promise.limits.to_annotation().into());
+        }
         let limit_mib = i64::try_from(promise.limits.memory_mib).unwrap_or(i64::MAX);
         for (key, mib) in [
             (keys::CONTAINER_MEMORY_REQUEST, promise.request_mib),
@@ -174,6 +183,15 @@ impl AskedShare {
     }
 }
 
+/// What a pod with these terms asks for that only a share device brings.
+fn needs_share_device(terms: GpuShareTerms) -> Option<&'static str> {
+    match (terms.enforcement, terms.compute_mode) {
+        (Enforcement::Required, _) => Some("its GPU memory limited"),
+        (Enforcement::Preferred, ComputeMode::SmSharing) => Some("a part of the multiprocessors"),
+        (Enforcement::Preferred, ComputeMode::TimeSlicing) => None,
+    }
+}
+
 /// Whether the annotation is one that binders alone write when they bind.
 pub(crate) fn is_bind_annotation(key: &str) -> bool {
     BIND_ANNOTATIONS.contains(key)
@@ -186,7 +204,8 @@ pub(crate) fn is_written_by_binder(pod: &Value, key: &str) -> bool {
         return true;
     }
     let has = |key: &str| !pod["metadata"]["annotations"][key].is_null();
-    if !has(keys::GPU_LIMITS) {
+    // A binder writes it together with the amounts.
+    if !has(keys::RECEIVED_GPUS) {
         return false;
     }
     let is_request = keys::CONTAINER_MEMORY_REQUEST.container(key).is_some();
@@ -208,10 +227,14 @@ mod tests {
     const LIMIT: &str = "nvidia.com/container.main.gpu-memory.limit";
     const MODE: &str = "nvidia.com/container.main.gpu-compute.mode";
 
+    fn with_share_device(name: &str) -> Value {
+        json!({ "name": name, "resources": { "limits": { "kai.scheduler/gpu-share": "1" } } })
+    }
+
     fn pod(annotations: Value) -> (Value, Pod) {
         let pod = json!({
             "metadata": { "name": "p", "annotations": annotations },
-            "spec": { "containers": [{ "name": "main" }, { "name": "side" }] },
+            "spec": { "containers": [with_share_device("main"), { "name": "side" }] },
         });
         let slim = serde_json::from_value(pod.clone()).unwrap();
         (pod, slim)
@@ -306,6 +329,49 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_promised_that_no_share_device_brings() {
+        let asked = |annotations: Value| {
+            let pod = json!({
+                "metadata": { "annotations": annotations },
+                "spec": { "initContainers": [{ "name": "init" }], "containers": [with_share_device("main")] },
+            });
+            let slim: Pod = serde_json::from_value(pod.clone()).unwrap();
+            AskedShare::of(&pod, &slim).map(|asked| (asked, slim))
+        };
+        let init = |other: Value| {
+            let mut annotations = json!({ "gpu-fraction": "0.5", "gpu-fraction-container-name": "init" });
+            annotations
+                .as_object_mut()
+                .unwrap()
+                .extend(other.as_object().unwrap().clone());
+            annotations
+        };
+        let (share, slim) = asked(init(json!({}))).unwrap();
+        let facts = node(Some(1000), Some(EnforcementTier::Driver));
+        let promise = share.promise("n", &facts, GpuSharingMode::HamiCore).unwrap();
+        let annotations = share.annotations(&slim, promise.as_ref(), facts.tier, "GPU-1");
+        let keys: Vec<&String> = annotations.keys().collect();
+        let container = "nvidia.com/container.init";
+        let expect = [".gpu-memory.limit", ".gpu-memory.request", ".gpus.devices"];
+        assert_eq!(keys, expect.map(|suffix| format!("{container}{suffix}")).each_ref());
+        let unlabelled = node(None, Some(EnforcementTier::Driver));
+        let promise = share.promise("n", &unlabelled, GpuSharingMode::NonMemoryEnforced);
+        assert_eq!(promise, Ok(None), "the label is for limits");
+        for (key, value, wish) in [
+            ("kai.scheduler/gpu-enforcement", "required", "its GPU memory limited"),
+            (
+                "nvidia.com/container.init.gpu-compute.mode",
+                "sm-sharing",
+                "a part of the multiprocessors",
+            ),
+        ] {
+            let failure = asked(init(json!({ key: value }))).unwrap_err();
+            let container = "init".to_owned();
+            assert_eq!(failure, BindFailure::NoShareDevice { container, wish });
+        }
+    }
+
+    #[test]
     fn multiprocessors_are_shared_like_memory() {
         let percent = |annotations: Value| {
             let promise = asked(annotations).promise("n", &node(Some(1000), None), GpuSharingMode::NonMemoryEnforced);
@@ -360,7 +426,9 @@ mod tests {
     #[test]
     fn a_container_with_a_long_name_has_limits_all_the_same() {
         let long = "c".repeat(63);
-        let pod = json!({ "metadata": { "annotations": { "gpu-memory": "5" } }, "spec": { "containers": [{ "name": long }] } });
+        let pod = json!({
+            "metadata": { "annotations": { "gpu-memory": "5" } }, "spec": { "containers": [with_share_device(&long)] },
+        });
         let slim: Pod = serde_json::from_value(pod.clone()).unwrap();
         let asked = AskedShare::of(&pod, &slim).unwrap();
         let promise = asked
@@ -392,19 +460,19 @@ mod tests {
             let keys = pod["metadata"]["annotations"].as_object().unwrap().keys();
             keys.filter(|key| is_written_by_binder(&pod, key)).cloned().collect()
         };
-        let limits = "kai.scheduler/gpu-limits";
+        let gpus = "kai.scheduler/received-gpus";
         assert_eq!(
-            written(json!({ "gpu-fraction": "0.5", limits: "{}", REQUEST: "1Mi", LIMIT: "1Mi", "team": "a" })),
-            [limits, LIMIT, REQUEST]
+            written(json!({ "gpu-fraction": "0.5", gpus: "GPU-1", REQUEST: "1Mi", LIMIT: "1Mi", "team": "a" })),
+            [gpus, LIMIT, REQUEST]
         );
         assert_eq!(
-            written(json!({ "gpu-memory": "5", limits: "{}", REQUEST: "5Mi", LIMIT: "5Mi" })),
-            [limits, LIMIT]
+            written(json!({ "gpu-memory": "5", gpus: "GPU-1", REQUEST: "5Mi", LIMIT: "5Mi" })),
+            [gpus, LIMIT]
         );
         let translated =
-            json!({ "gpu-memory": "5", "gpu-memory.limit": "6Mi", limits: "{}", REQUEST: "5Mi", LIMIT: "6Mi" });
-        assert_eq!(written(translated), [limits]);
-        assert_eq!(written(json!({ limits: "{}", REQUEST: "5Mi", LIMIT: "6Mi" })), [limits]);
+            json!({ "gpu-memory": "5", "gpu-memory.limit": "6Mi", gpus: "GPU-1", REQUEST: "5Mi", LIMIT: "6Mi" });
+        assert_eq!(written(translated), [gpus]);
+        assert_eq!(written(json!({ gpus: "GPU-1", REQUEST: "5Mi", LIMIT: "6Mi" })), [gpus]);
         assert_eq!(written(json!({ "gpu-fraction": "0.5", REQUEST: "1Mi" })), [""; 0]);
     }
 }
