@@ -364,26 +364,32 @@ async fn hamis_limit_is_the_limit_of_the_pod() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_the_mode_nv_fractions_config_maps_are_for_pods_that_refer_to_them() {
-    let mut cluster = cluster();
-    share(&cluster, "refers", json!({ "gpu-fraction": "0.5" }), json!({}));
-    share(&cluster, "plain", json!({ "gpu-fraction": "0.5" }), json!({}));
-    let without = json!({ "metadata": { "annotations": { "runai/shared-gpu-configmap": null } } });
-    cluster
-        .store
-        .patch("pods", NS, "plain", &Patch::Merge(without))
-        .unwrap();
-    cluster.start(&["--gpu-sharing-mode=NvFractions"]);
-    cluster
-        .until("bound", |cluster| {
-            cluster.is_bound("refers") && cluster.is_bound("plain")
-        })
-        .await;
-    let maps = cluster.all("configmaps");
-    let names: Vec<&str> = maps
-        .iter()
-        .filter(|map| map["metadata"]["namespace"] == NS)
-        .filter_map(|map| map["metadata"]["name"].as_str())
-        .collect();
-    assert_eq!(names, ["refers-shared-gpu-0", "refers-shared-gpu-0-evar"]);
+async fn config_maps_are_for_pods_that_refer_to_them_in_every_mode() {
+    for mode in ["NvFractions", "NonMemoryEnforced"] {
+        let mut cluster = cluster();
+        let quarter = || json!({ "gpu-fraction": "0.25" });
+        let portion = || json!({ "receivedGPU": { "count": 1, "portion": "0.25" } });
+        share(&cluster, "refers", quarter(), portion());
+        share(&cluster, "plain", quarter(), portion());
+        let deviceless = json!({ "containers": [{ "name": "main", "image": "x" }] });
+        share_of(&cluster, "deviceless", quarter(), deviceless, portion());
+        for name in ["plain", "deviceless"] {
+            let without = json!({ "metadata": { "annotations": { "runai/shared-gpu-configmap": null } } });
+            cluster.store.patch("pods", NS, name, &Patch::Merge(without)).unwrap();
+        }
+        cluster.start(&[&format!("--gpu-sharing-mode={mode}")]);
+        let settled = |cluster: &TestCluster| {
+            cluster.is_bound("refers") && cluster.is_bound("plain") && cluster.failed("deviceless")
+        };
+        cluster.until("settled", settled).await;
+        let text = reason(&cluster, "deviceless");
+        assert!(text.contains("lacks the annotation runai/shared-gpu-configmap"), "{text}");
+        let maps = cluster.all("configmaps");
+        let names: Vec<&str> = maps
+            .iter()
+            .filter(|map| map["metadata"]["namespace"] == NS)
+            .filter_map(|map| map["metadata"]["name"].as_str())
+            .collect();
+        assert_eq!(names, ["refers-shared-gpu-0", "refers-shared-gpu-0-evar"], "{mode}");
+    }
 }

@@ -237,18 +237,13 @@ impl Binder {
             portion: request.portion(),
             memory_limit,
         };
-        if self.needs_config_maps(&pod) {
+        // Whatever the mode of GPU sharing was when the pod was created: what it refers to must exist, and its GPU comes one way or the other.
+        if refers_to_config_maps(&pod) || !asked.has_share_device {
             for (name, data) in config_maps(&pod, &share)? {
                 self.put_config_map(&pod, &name, &manifest(&pod, &name, &data)).await?;
             }
         }
         self.post_binding(&pod, node).await
-    }
-
-    /// Whether the pod refers to ConfigMaps for its devices. In the mode `NvFractions` admission lets pods do without.
-    fn needs_config_maps(&self, pod: &Value) -> bool {
-        let refers = pod["metadata"]["annotations"][keys::SHARED_GPU_CONFIG_MAP].is_string();
-        refers || self.settings.gpu_sharing != GpuSharingMode::NvFractions
     }
 
     /// Writes labels and annotations on the pod, and removes the other labels and annotations of binders: only a binder may write them.
@@ -369,6 +364,11 @@ impl Binder {
         }
         Err(NotBound::RetryAfter(RETRY_SOON))
     }
+}
+
+/// Whether the pod refers to ConfigMaps for its devices. In the mode `NvFractions` admission lets pods do without.
+fn refers_to_config_maps(pod: &Value) -> bool {
+    pod["metadata"]["annotations"][keys::SHARED_GPU_CONFIG_MAP].is_string()
 }
 
 /// The group labels of a pod: one fixed key for a single GPU, one key per group for several.

@@ -70,10 +70,10 @@ pub(crate) enum BindFailure {
     ShareContainer(#[from] ShareContainerError),
     #[error("the pod has no container")]
     NoContainer,
-    /// Admission names the ConfigMaps of a pod with a GPU share.
+    /// Admission gives a pod with a GPU share ConfigMaps or a share device.
     #[error(
-        "the pod lacks the annotation {}, which admission writes; it was created while admission was off",
-        keys::SHARED_GPU_CONFIG_MAP
+        "the pod lacks the annotation {} and a container that requests {}, which admission writes; it was created while admission was off",
+        keys::SHARED_GPU_CONFIG_MAP, keys::RESOURCE_GPU_SHARE
     )]
     ConfigMapsUnnamed,
     /// A ConfigMap of this name exists that the binder did not make for the pod.
@@ -180,7 +180,8 @@ mod tests {
         check(BindFailure::NoContainer, "the pod has no container");
         check(
             BindFailure::ConfigMapsUnnamed,
-            "the pod lacks the annotation runai/shared-gpu-configmap, which admission writes; it was created while admission was off",
+            "the pod lacks the annotation runai/shared-gpu-configmap and a container that requests kai.scheduler/gpu-share, which admission \
+             writes; it was created while admission was off",
         );
         let config_map = ObjectKey::new("team", "p-0");
         check(
