@@ -23,7 +23,6 @@ use kai_engine::model::{GangKey, Millis, PodKind, PodPhase, PodSpec, TaskRank};
 use serde::Deserialize;
 
 use crate::error::FieldError;
-use crate::gpu_request::{gpu_request, occupied};
 use crate::metadata::Metadata;
 use crate::text::{Text, null_as_default};
 use crate::{Error, Object, Problem, Read, Resource, Scope, keys};
@@ -229,13 +228,9 @@ impl Pod {
         let given = |text: &Option<Text>| text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned);
         let node = given(&self.spec.node_name);
         let (mut requests, gpus) = self.requests(errors);
-        requests.gpu = match gpu_request(&gpus) {
-            Ok(request) => request,
-            Err((field, error)) => {
-                errors.push(FieldError::new(field, error));
-                occupied(&gpus)
-            }
-        };
+        let (request, error) = self.read_gpus(&gpus);
+        errors.extend(error.map(|(field, error)| FieldError::new(field, error)));
+        requests.gpu = request;
         if !self.spec.resource_claims.is_empty() {
             errors.push(FieldError::new("spec.resourceClaims", Error::ResourceClaims));
         }
