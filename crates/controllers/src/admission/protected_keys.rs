@@ -140,19 +140,6 @@ pub(crate) fn validate_pod(
     errors
 }
 
-/// Reviews the limits in an update of a pod by one of the scheduler's own accounts that is not the binder's.
-pub(crate) fn validate_limits(request: &Request) -> Vec<FieldError> {
-    match request.operation {
-        Operation::Update => {}
-        Operation::Create | Operation::Delete | Operation::Connect => return Vec::new(),
-    }
-    let (mut keys, removed) = LIMIT_ANNOTATIONS.differences(&request.old_object, &request.object);
-    keys.extend(removed);
-    let path = LIMIT_ANNOTATIONS.map.path();
-    let error = |key: &&str| FieldError::forbidden(format!("{path}.{key}"), LIMITS_CHANGED);
-    keys.iter().map(error).collect()
-}
-
 /// Whether the pod is a reservation pod on a node of fake-gpu-operator, which annotates it with its GPU. The binder gives only these pods
 /// this node selector, and Kubernetes fixes it at creation.
 fn is_fake_reservation(request: &Request, reservation_pods: &ReservationPods) -> bool {

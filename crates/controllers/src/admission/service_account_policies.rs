@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use super::admission_policies::{condition, deny_unless, policy, rule};
 use super::args::Settings;
-use super::review::User;
 use super::{admission_policies, protected_keys};
 
 /// Names of the policies of this file.
@@ -190,12 +189,6 @@ fn limits_validation(settings: &Settings) -> Value {
         protected_keys::LIMITS_CHANGED
     );
     deny_unless(&expression, &message)
-}
-
-/// Whether the user is one of our accounts, and not one that binds pods.
-pub(super) fn is_account_without_limits(settings: &Settings, user: &User) -> bool {
-    let binders = BINDERS.map(|role| account(&settings.system_namespace, role));
-    all_accounts(settings).contains(&user.username) && !binders.contains(&user.username)
 }
 
 /// Whether the field is unchanged, as a CEL expression.
