@@ -261,8 +261,14 @@ async fn a_pod_without_a_share_device_gets_no_limit_and_may_not_require_one() {
 async fn pods_of_different_compute_modes_do_not_share_a_gpu() {
     let mut cluster = cluster();
     let sm = json!({ "gpu-fraction": "0.25", MODE: "sm-sharing" });
-    share(&cluster, "sm", sm.clone(), sm_sharing());
+    label_node(&cluster, "kai.scheduler/gpu-enforcement", json!("driver"));
+    share(&cluster, "early", sm.clone(), sm_sharing());
     cluster.start(&[]);
+    cluster.until("refused", |cluster| cluster.failed("early")).await;
+    let text = reason(&cluster, "early");
+    assert!(text.contains("node n does not offer compute mode sm-sharing"), "{text}");
+    label_node(&cluster, "kai.scheduler/gpu-enforcement", json!("mps"));
+    share(&cluster, "sm", sm.clone(), sm_sharing());
     cluster.until("bound", |cluster| cluster.is_bound("sm")).await;
     let reservation = cluster.reservation("n", "g").unwrap();
     assert_eq!(
@@ -298,6 +304,7 @@ async fn pods_of_different_compute_modes_do_not_share_a_gpu() {
 #[tokio::test(start_paused = true)]
 async fn a_lost_reservation_keeps_its_compute_mode() {
     let mut cluster = cluster();
+    label_node(&cluster, "kai.scheduler/gpu-enforcement", json!("mps"));
     share(
         &cluster,
         "sm",

@@ -49,6 +49,16 @@ pub(crate) enum BindFailure {
         keys::GPU_ENFORCEMENT, .tier.unwrap_or("missing"), keys::GPU_ENFORCEMENT
     )]
     NotEnforced { node: String, tier: Option<&'static str> },
+    /// The node's label does not promise the pod's compute mode.
+    #[error(
+        "node {node} does not offer compute mode {} (label {}: {}), which the pod asks for; it takes a node with a multi-process server",
+        .mode.name(), keys::GPU_ENFORCEMENT, .tier.unwrap_or("missing")
+    )]
+    ModeNotOffered {
+        node: String,
+        tier: Option<&'static str>,
+        mode: ComputeMode,
+    },
     /// A container without a share device can't be held to its part of a GPU.
     #[error(
         "the pod asks to have {wish}, but its container {container:?} requests no {}, by which the node agent does that. Init containers \
@@ -216,6 +226,15 @@ mod tests {
              kai.scheduler/gpu-enforcement: required)",
         );
         assert!(not_enforced(None).to_string().contains("gpu-enforcement: missing"));
+        check(
+            BindFailure::ModeNotOffered {
+                node: "n".into(),
+                tier: Some("driver"),
+                mode: ComputeMode::SmSharing,
+            },
+            "node n does not offer compute mode sm-sharing (label kai.scheduler/gpu-enforcement: driver), which the pod asks for; it takes \
+             a node with a multi-process server",
+        );
         let no_share_device = BindFailure::NoShareDevice {
             container: "init".into(),
             wish: "its GPU memory limited",

@@ -78,16 +78,7 @@ impl AskedShare {
         facts: &NodeFacts,
         mode: GpuSharingMode,
     ) -> Result<Option<Promise>, BindFailure> {
-        let limits_memory = facts.tier.is_some_and(EnforcementTier::limits_memory);
-        match self.terms.enforcement {
-            Enforcement::Required if !limits_memory => {
-                return Err(BindFailure::NotEnforced {
-                    node: node.to_owned(),
-                    tier: facts.tier.map(EnforcementTier::name),
-                });
-            }
-            Enforcement::Required | Enforcement::Preferred => {}
-        }
+        self.check_tier(node, facts.tier)?;
         if let Some(request_mib) = self.request_mib(facts.memory_label_mib)
             && let Some(limit_mib) = self.limit_mib(request_mib, facts.memory_label_mib)
         {
@@ -95,11 +86,28 @@ impl AskedShare {
         }
         let needed = match mode {
             GpuSharingMode::NvFractions | GpuSharingMode::HamiCore => true,
-            GpuSharingMode::NonMemoryEnforced | GpuSharingMode::Disabled => limits_memory && self.has_share_device,
+            GpuSharingMode::NonMemoryEnforced | GpuSharingMode::Disabled => {
+                self.has_share_device && facts.tier.is_some_and(EnforcementTier::limits_memory)
+            }
         };
         match needed {
             true => Err(BindFailure::GpuMemoryUnknown { node: node.to_owned() }),
             false => Ok(None),
+        }
+    }
+
+    /// Whether the node still has what the scheduler chose it for.
+    fn check_tier(&self, node: &str, label: Option<EnforcementTier>) -> Result<(), BindFailure> {
+        let tier = label.unwrap_or(EnforcementTier::None);
+        let (node, label) = (node.to_owned(), label.map(EnforcementTier::name));
+        let mode = self.terms.compute_mode;
+        match self.terms.enforcement {
+            Enforcement::Required if !tier.limits_memory() => return Err(BindFailure::NotEnforced { node, tier: label }),
+            Enforcement::Required | Enforcement::Preferred => {}
+        }
+        match kai_engine::model::EnforcementTier::from(tier).offers(mode.into()) {
+            true => Ok(()),
+            false => Err(BindFailure::ModeNotOffered { node, tier: label, mode }),
         }
     }
 
@@ -372,9 +380,27 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_with_sm_sharing_is_bound_to_nodes_with_a_server_alone() {
+        let on = |tier| {
+            let asked = asked(json!({ "gpu-fraction": "0.5", MODE: "sm-sharing" }));
+            asked.promise("n", &node(Some(1000), tier), GpuSharingMode::NonMemoryEnforced)
+        };
+        assert!(on(Some(EnforcementTier::Mps)).is_ok());
+        for tier in [None, Some(EnforcementTier::Driver), Some(EnforcementTier::Watch)] {
+            let failure = BindFailure::ModeNotOffered {
+                node: "n".into(),
+                tier: tier.map(EnforcementTier::name),
+                mode: ComputeMode::SmSharing,
+            };
+            assert_eq!(on(tier), Err(failure));
+        }
+    }
+
+    #[test]
     fn multiprocessors_are_shared_like_memory() {
         let percent = |annotations: Value| {
-            let promise = asked(annotations).promise("n", &node(Some(1000), None), GpuSharingMode::NonMemoryEnforced);
+            let facts = node(Some(1000), Some(EnforcementTier::Mps));
+            let promise = asked(annotations).promise("n", &facts, GpuSharingMode::NonMemoryEnforced);
             promise.unwrap().unwrap().limits.compute_percent
         };
         assert_eq!(percent(json!({ "gpu-fraction": "0.5" })), None);
