@@ -79,14 +79,13 @@ impl AskedShare {
         mode: GpuSharingMode,
     ) -> Result<Option<Promise>, BindFailure> {
         self.check_tier(node, facts.tier)?;
-        if let Some(request_mib) = self.request_mib(facts.memory_label_mib)
-            && let Some(limit_mib) = self.limit_mib(request_mib, facts.memory_label_mib)
-        {
-            return Ok(Some(self.promise_of(request_mib, limit_mib, facts.memory_label_mib)));
+        if let Some(promise) = self.promise_of(facts.memory_label_mib) {
+            return Ok(Some(promise));
         }
-        let needed = match mode {
-            GpuSharingMode::NvFractions | GpuSharingMode::HamiCore => true,
-            GpuSharingMode::NonMemoryEnforced | GpuSharingMode::Disabled => {
+        let needed = match (self.terms.compute_mode, mode) {
+            // The node agent starts a container without limits beside the multi-process server.
+            (ComputeMode::SmSharing, _) | (_, GpuSharingMode::NvFractions | GpuSharingMode::HamiCore) => true,
+            (ComputeMode::TimeSlicing, GpuSharingMode::NonMemoryEnforced | GpuSharingMode::Disabled) => {
                 self.has_share_device && facts.tier.is_some_and(EnforcementTier::limits_memory)
             }
         };
@@ -111,11 +110,14 @@ impl AskedShare {
         }
     }
 
-    fn promise_of(&self, request_mib: i64, limit_mib: i64, memory_mib: Option<i64>) -> Promise {
+    /// `None` if the memory of the GPU is needed and not known.
+    fn promise_of(&self, memory_mib: Option<i64>) -> Option<Promise> {
+        let request_mib = self.request_mib(memory_mib)?;
+        let limit_mib = self.limit_mib(request_mib, memory_mib)?;
         // No container can use more than the GPU has.
         let limit_mib = limit_mib.min(memory_mib.unwrap_or(i64::MAX)).max(1);
         let compute_mode = self.terms.compute_mode;
-        Promise {
+        Some(Promise {
             request_mib,
             limits: GpuLimits {
                 container: self.container.clone(),
@@ -123,10 +125,10 @@ impl AskedShare {
                 compute_mode,
                 compute_percent: match compute_mode {
                     ComputeMode::TimeSlicing => None,
-                    ComputeMode::SmSharing => self.compute_percent(memory_mib),
+                    ComputeMode::SmSharing => Some(self.compute_percent(memory_mib)?),
                 },
             },
-        }
+        })
     }
 
     /// The amount that the scheduler counts; it needs the memory of the GPU for a fraction.
@@ -311,6 +313,10 @@ mod tests {
             assert_eq!(unknown(half(), tier, mode), Ok(None), "{tier:?}");
         }
         assert_eq!(unknown(json!({ "gpu-memory": "512" }), driver, mode), Ok(Some(512)));
+        for (amount, value) in [("gpu-fraction", "0.5"), ("gpu-memory", "512")] {
+            let sm_sharing = json!({ amount: value, MODE: "sm-sharing" });
+            assert_eq!(unknown(sm_sharing, Some(EnforcementTier::Mps), mode), failure, "{amount}");
+        }
         assert_eq!(
             unknown(json!({ REQUEST: "1Gi" }), driver, GpuSharingMode::NvFractions),
             Ok(Some(1024))
