@@ -195,6 +195,8 @@ async fn without_the_label_of_the_memory_no_limit_is_promised_and_some_modes_ref
         let settled = |cluster: &TestCluster| !cluster.status("p")["phase"].is_null();
         cluster.until("settled", settled).await;
         assert_eq!(cluster.is_bound("p"), bound, "{flags:?} {tier}");
+        let found = annotations(&cluster, "p");
+        assert!(found[TIER].is_null(), "a tier without limits: {found}");
         if !bound {
             let reason = reason(&cluster, "p");
             assert!(reason.contains("node n has no label nvidia.com/gpu.memory"), "{reason}");

@@ -168,15 +168,14 @@ impl AskedShare {
         devices: &str,
     ) -> Map<String, Value> {
         let mut annotations = Map::new();
-        if let (Some(tier), true) = (tier, self.has_share_device) {
-            annotations.insert(keys::GPU_ENFORCEMENT_TIER.to_owned(), tier.name().into());
-        }
         if let Some(key) = keys::CONTAINER_DEVICES.of(&self.container) {
             annotations.insert(key, devices.into());
         }
         let Some(promise) = promise else { return annotations };
         if self.has_share_device {
             annotations.insert(keys::GPU_LIMITS.to_owned(), promise.limits.to_annotation().into());
+            // Alone it would tell the node agent that somebody removed the limits.
+            annotations.extend(tier.map(|tier| (keys::GPU_ENFORCEMENT_TIER.to_owned(), tier.name().into())));
         }
         let limit_mib = i64::try_from(promise.limits.memory_mib).unwrap_or(i64::MAX);
         for (key, mib) in [
