@@ -290,7 +290,7 @@ async fn pods_of_different_compute_modes_do_not_share_a_gpu() {
         "{text}"
     );
     // A scheduler that does not know modes asks for time-slicing.
-    share(&cluster, "old-scheduler", sm.clone(), json!({}));
+    share(&cluster, "old-scheduler", sm.clone(), json!({ "backoffLimit": 3 }));
     cluster
         .until("refused", |cluster| cluster.failed("old-scheduler"))
         .await;
@@ -299,6 +299,7 @@ async fn pods_of_different_compute_modes_do_not_share_a_gpu() {
         text.contains("the request has compute mode time-slicing, and the pod has sm-sharing"),
         "{text}"
     );
+    assert_eq!(cluster.status("old-scheduler")["failedAttempts"], 3, "it is not tried again");
     share(&cluster, "too", sm, sm_sharing());
     cluster.until("bound", |cluster| cluster.is_bound("too")).await;
 }

@@ -207,15 +207,9 @@ impl Binder {
         let Some(facts) = self.node_facts(node).await? else {
             return Err(BindFailure::NodeGone { node: node.to_owned() }.into());
         };
-        let mode = asked.terms.compute_mode;
-        let of_request = request.compute_mode().map_err(BindFailure::from)?;
-        if of_request != mode {
-            let (request, pod) = (of_request, mode);
-            return Err(BindFailure::OtherRequestMode { request, pod }.into());
-        }
         let promise = asked.promise(node, &facts, self.settings.gpu_sharing)?;
         let memory_limit = self.memory_limit(request, asked, promise.as_ref(), &facts)?;
-        let Some(held) = self.reserve_all(request, groups, &facts, mode).await? else {
+        let Some(held) = self.reserve_all(request, groups, &facts, asked.terms.compute_mode).await? else {
             return Err(NotBound::RetryAfter(RESERVATION_POLL));
         };
         let gpus: Vec<String> = held.iter().map(|held| held.gpu.clone().unwrap_or_default()).collect();

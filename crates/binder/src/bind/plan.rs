@@ -59,12 +59,22 @@ pub(crate) fn bind_plan(request: &BindRequest, pod: Option<(&Value, &Pod)>, sche
     if groups.iter().collect::<BTreeSet<_>>().len() < groups.len() {
         return BindPlan::Unbindable(BindFailure::GpuGroupTwice);
     }
-    if let Err(error) = request.compute_mode() {
-        return BindPlan::Unbindable(error.into());
-    }
-    match AskedShare::of(full, pod) {
+    match asked_share(request, full, pod) {
         Ok(asked) => BindPlan::BindShare(groups, asked),
         Err(failure) => BindPlan::Unbindable(failure),
+    }
+}
+
+/// The share that the pod asks for. The request must be for the same compute mode.
+fn asked_share(request: &BindRequest, full: &Value, pod: &Pod) -> Result<AskedShare, BindFailure> {
+    let of_request = request.compute_mode()?;
+    let asked = AskedShare::of(full, pod)?;
+    match asked.terms.compute_mode {
+        mode if mode == of_request => Ok(asked),
+        mode => Err(BindFailure::OtherRequestMode {
+            request: of_request,
+            pod: mode,
+        }),
     }
 }
 
@@ -122,6 +132,15 @@ mod tests {
         check(
             json!({ "receivedResourceType": "Fraction", "selectedFractionalGpuGroups": fractional("g") }),
             Some(json!({})),
+            "Unbindable(OtherRequestMode { request: SmSharing, pod: TimeSlicing })",
+        );
+        let container = json!({ "name": "main", "resources": { "limits": { "kai.scheduler/gpu-share": "1" } } });
+        check(
+            json!({ "receivedResourceType": "Fraction", "selectedFractionalGpuGroups": fractional("g") }),
+            Some(json!({
+                "metadata": { "annotations": { "gpu-fraction": "0.5", "nvidia.com/container.main.gpu-compute.mode": "sm-sharing" } },
+                "spec": { "containers": [container] },
+            })),
             r#"BindShare([GpuGroupKey { node: "n", group: "g" }], "#,
         );
         check(
