@@ -304,6 +304,30 @@ async fn pods_of_different_compute_modes_do_not_share_a_gpu() {
     cluster.until("bound", |cluster| cluster.is_bound("too")).await;
 }
 
+/// KAI's binder writes no compute mode on reservation pods.
+#[tokio::test(start_paused = true)]
+async fn a_reservation_pod_without_a_compute_mode_has_that_of_its_pods() {
+    let mut cluster = cluster();
+    label_node(&cluster, "kai.scheduler/gpu-enforcement", json!("mps"));
+    let sm = || json!({ "gpu-fraction": "0.25", MODE: "sm-sharing" });
+    share(&cluster, "kais", sm(), sm_sharing());
+    cluster.start(&[]);
+    cluster.until("bound", |cluster| cluster.is_bound("kais")).await;
+    let reservation = cluster.reservation("n", "g").unwrap();
+    let name = reservation["metadata"]["name"].as_str().unwrap();
+    let without = json!({ "metadata": { "annotations": { "kai.scheduler/gpu-compute-mode": null } } });
+    cluster
+        .store
+        .patch("pods", support::RESERVATIONS, name, &Patch::Merge(without))
+        .unwrap();
+    share(&cluster, "ours", sm(), sm_sharing());
+    share(&cluster, "slices", json!({ "gpu-fraction": "0.25" }), json!({}));
+    let settled = |cluster: &TestCluster| cluster.is_bound("ours") && cluster.failed("slices");
+    cluster.until("settled", settled).await;
+    let text = reason(&cluster, "slices");
+    assert!(text.contains("has compute mode sm-sharing, and the pod has time-slicing"), "{text}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lost_reservation_keeps_its_compute_mode() {
     let mut cluster = cluster();
