@@ -162,7 +162,11 @@ async fn a_failed_bind_takes_the_limits_back_and_keeps_the_users_request() {
 async fn forged_limits_do_not_survive_a_bind() {
     let mut cluster = cluster();
     label_node(&cluster, "nvidia.com/gpu.memory", Value::Null);
-    let forged = json!({ "gpu-fraction": "0.5", LIMITS: "{}", TIER: "driver", DEVICES: "GPU-x" });
+    // Also what an attempt left on another node, of which a restarted binder knows nothing.
+    let forged = json!({
+        "gpu-fraction": "0.5", LIMITS: "{}", TIER: "driver", DEVICES: "GPU-x", "kai.scheduler/received-gpus": "GPU-x",
+        REQUEST: "9Mi", LIMIT: "9Mi",
+    });
     share(&cluster, "p", forged.clone(), json!({}));
     let whole = cluster.pod("whole", forged);
     cluster.request(&whole, "n", json!({}));
@@ -173,6 +177,8 @@ async fn forged_limits_do_not_survive_a_bind() {
     let found = annotations(&cluster, "p");
     assert!(found[LIMITS].is_null() && found[TIER].is_null(), "{found}");
     assert_eq!(found[DEVICES], found["kai.scheduler/received-gpus"]);
+    assert_eq!(found[DEVICES], "GPU-n-0");
+    assert!(found[REQUEST].is_null() && found[LIMIT].is_null(), "{found}");
     let whole = annotations(&cluster, "whole");
     assert!(whole[LIMITS].is_null() && whole[DEVICES].is_null(), "{whole}");
 }

@@ -10,7 +10,7 @@ use crate::GpuGroupKey;
 use crate::bind::failure::BindFailure;
 use crate::bind::final_check::{CheckResult, RequestedShare, final_check};
 use crate::bind::gpu_share::{GpuShare, config_maps, manifest};
-use crate::bind::limits::{AskedShare, Promise, is_bind_annotation};
+use crate::bind::limits::{AskedShare, Promise, is_written_by_binder};
 use crate::bind::plan::{BindPlan, bind_plan};
 use crate::bind::report::count_attempt;
 use crate::bind::reserve::RESERVATION_POLL;
@@ -216,7 +216,7 @@ impl Binder {
         let naming = facts.naming(&self.settings, self.operator_cdi(&facts).await?);
         let labels = group_labels(groups);
         let devices = annotated_devices(&gpus, naming);
-        let mut annotations = asked.annotations(slim, promise.as_ref(), facts.tier, &devices);
+        let mut annotations = asked.annotations(pod, promise.as_ref(), facts.tier, &devices);
         annotations.extend([
             (keys::RECEIVED_RESOURCE_TYPE.to_owned(), keys::RECEIVED_FRACTION.into()),
             (keys::RECEIVED_GPUS.to_owned(), gpus.join(",").into()),
@@ -255,7 +255,7 @@ impl Binder {
         }
         let mut annotations = annotations.clone();
         for (key, _) in pod["metadata"]["annotations"].as_object().into_iter().flatten() {
-            if is_bind_annotation(key) && !annotations.contains_key(key) {
+            if is_written_by_binder(pod, key) && !annotations.contains_key(key) {
                 annotations.insert(key.clone(), Value::Null);
             }
         }

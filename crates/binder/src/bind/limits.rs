@@ -162,7 +162,7 @@ impl AskedShare {
     /// beside `gpu-fraction` there is none.
     pub(crate) fn annotations(
         &self,
-        pod: &Pod,
+        pod: &Value,
         promise: Option<&Promise>,
         tier: Option<EnforcementTier>,
         devices: &str,
@@ -183,8 +183,8 @@ impl AskedShare {
             (keys::CONTAINER_MEMORY_LIMIT, limit_mib),
         ] {
             let Some(key) = key.of(&self.container) else { continue };
-            let by_binder = matches!(self.request, GpuRequest::Fraction { .. });
-            if by_binder || !pod.metadata.annotations.contains_key(&key) {
+            let by_binder = matches!(self.request, GpuRequest::Fraction { .. }) || is_written_by_binder(pod, &key);
+            if by_binder || pod["metadata"]["annotations"][&key].is_null() {
                 annotations.insert(key, quantity_of_mib(mib).into());
             }
         }
@@ -201,15 +201,10 @@ fn needs_share_device(terms: GpuShareTerms) -> Option<&'static str> {
     }
 }
 
-/// Whether the annotation is one that binders alone write when they bind.
-pub(crate) fn is_bind_annotation(key: &str) -> bool {
-    BIND_ANNOTATIONS.contains(key)
-}
-
 /// Whether a binder wrote the annotation of this pod: one of its own, or request and limit of the container where the user asked in
 /// another way. Where the user asked by these annotations, they stay: they mean the same as without the binder's addition.
 pub(crate) fn is_written_by_binder(pod: &Value, key: &str) -> bool {
-    if is_bind_annotation(key) {
+    if BIND_ANNOTATIONS.contains(key) {
         return true;
     }
     let has = |key: &str| !pod["metadata"]["annotations"][key].is_null();
@@ -349,7 +344,7 @@ mod tests {
                 "spec": { "initContainers": [{ "name": "init" }], "containers": [with_share_device("main")] },
             });
             let slim: Pod = serde_json::from_value(pod.clone()).unwrap();
-            AskedShare::of(&pod, &slim).map(|asked| (asked, slim))
+            AskedShare::of(&pod, &slim).map(|asked| (asked, pod))
         };
         let init = |other: Value| {
             let mut annotations = json!({ "gpu-fraction": "0.5", "gpu-fraction-container-name": "init" });
@@ -359,10 +354,10 @@ mod tests {
                 .extend(other.as_object().unwrap().clone());
             annotations
         };
-        let (share, slim) = asked(init(json!({}))).unwrap();
+        let (share, pod) = asked(init(json!({}))).unwrap();
         let facts = node(Some(1000), Some(EnforcementTier::Driver));
         let promise = share.promise("n", &facts, GpuSharingMode::HamiCore).unwrap();
-        let annotations = share.annotations(&slim, promise.as_ref(), facts.tier, "GPU-1");
+        let annotations = share.annotations(&pod, promise.as_ref(), facts.tier, "GPU-1");
         let keys: Vec<&String> = annotations.keys().collect();
         let container = "nvidia.com/container.init";
         let expect = [".gpu-memory.limit", ".gpu-memory.request", ".gpus.devices"];
@@ -425,7 +420,7 @@ mod tests {
             let asked = AskedShare::of(&pod, &slim).unwrap();
             let facts = node(Some(1000), Some(EnforcementTier::Driver));
             let promise = asked.promise("n", &facts, GpuSharingMode::NonMemoryEnforced).unwrap();
-            let mut annotations = asked.annotations(&slim, promise.as_ref(), facts.tier, "GPU-1");
+            let mut annotations = asked.annotations(&pod, promise.as_ref(), facts.tier, "GPU-1");
             assert_eq!(
                 annotations.remove("kai.scheduler/gpu-enforcement-tier"),
                 Some("driver".into())
@@ -449,6 +444,10 @@ mod tests {
             json!({ "gpu-memory": "400", REQUEST: "400Mi" }),
             json!({ LIMIT: "400Mi" }),
         );
+        check(
+            json!({ "gpu-memory": "400", "kai.scheduler/received-gpus": "GPU-0", REQUEST: "400Mi", LIMIT: "9Mi" }),
+            json!({ LIMIT: "400Mi" }),
+        );
         check(json!({ REQUEST: "300Mi" }), json!({ LIMIT: "300Mi" }));
         check(json!({ LIMIT: "300Mi" }), json!({ REQUEST: "300Mi" }));
         check(json!({ REQUEST: "300Mi", LIMIT: "2Gi" }), json!({}));
@@ -465,7 +464,7 @@ mod tests {
         let promise = asked
             .promise("n", &node(None, None), GpuSharingMode::NonMemoryEnforced)
             .unwrap();
-        let annotations = asked.annotations(&slim, promise.as_ref(), None, "GPU-1");
+        let annotations = asked.annotations(&pod, promise.as_ref(), None, "GPU-1");
         let keys: Vec<&String> = annotations.keys().collect();
         assert_eq!(
             keys,
