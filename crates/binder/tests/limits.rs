@@ -401,6 +401,10 @@ async fn hamis_limit_is_the_limit_of_the_pod() {
         map["data"]["CUDA_DEVICE_MEMORY_LIMIT"].clone()
     };
     assert_eq!((limit("half"), limit("limited")), (json!("5000m"), json!("8000m")));
+    label_node(&cluster, "nvidia.com/gpu.memory", Value::Null);
+    share(&cluster, "memory", json!({ "gpu-memory": "40" }), json!({ "selectedGPUGroups": ["h"] }));
+    cluster.until("bound", |cluster| cluster.is_bound("memory")).await;
+    assert_eq!(limit("memory"), "40m", "an amount in MiB needs no label");
 }
 
 #[tokio::test(start_paused = true)]

@@ -298,8 +298,8 @@ impl Binder {
         Ok(())
     }
 
-    /// The limit for HAMi's library, where it is in use: KAI's amount, or the limit that the pod gave. Without the memory of the GPU the
-    /// bind fails, because the container would run without a limit.
+    /// The limit for HAMi's library, where it is in use: KAI's amount, or the limit that the pod gave. Without an amount the bind fails,
+    /// because the container would run without a limit.
     fn memory_limit(
         &self,
         request: &BindRequest,
@@ -310,14 +310,13 @@ impl Binder {
         if self.settings.gpu_sharing != GpuSharingMode::HamiCore {
             return Ok(None);
         }
-        let unknown = || BindFailure::GpuMemoryUnknown {
+        let promise = promise.ok_or_else(|| BindFailure::GpuMemoryUnknown {
             node: request.selected_node().to_owned(),
-        };
-        let memory_mib = facts.memory_label_mib.ok_or_else(unknown)?;
-        let promised = promise.map(|promise| promise.limits.memory_mib).ok_or_else(unknown)?;
+        })?;
         let of_request = request.portion().filter(|_| asked.terms.limit.is_none());
-        let of_request = of_request.and_then(|portion| u64::try_from(portion.of_mib(memory_mib)).ok());
-        let limit_mib = of_request.filter(|mib| *mib > 0).unwrap_or(promised);
+        let of_request = of_request.zip(facts.memory_label_mib);
+        let of_request = of_request.and_then(|(portion, memory_mib)| u64::try_from(portion.of_mib(memory_mib)).ok());
+        let limit_mib = of_request.filter(|mib| *mib > 0).unwrap_or(promise.limits.memory_mib);
         Ok(Some(format!("{limit_mib}m")))
     }
 

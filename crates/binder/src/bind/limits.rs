@@ -39,7 +39,7 @@ pub(crate) struct AskedShare {
 /// What the binder promises to the container on each of its GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Promise {
-    /// MiB that are reserved for it.
+    /// MiB that it requests.
     pub(crate) request_mib: i64,
     /// MiB that it may use, and how.
     pub(crate) limits: GpuLimits,
@@ -131,7 +131,7 @@ impl AskedShare {
         })
     }
 
-    /// The amount that the scheduler counts; it needs the memory of the GPU for a fraction.
+    /// For a fraction it is the part of the memory in the node's label, of which the scheduler counts hundreds of MiB only.
     fn request_mib(&self, memory_mib: Option<i64>) -> Option<i64> {
         match self.request {
             GpuRequest::Fraction { fraction, .. } => Some(fraction.of_mib(memory_mib?).max(1)),
@@ -148,7 +148,8 @@ impl AskedShare {
         }
     }
 
-    /// The part of the multiprocessors in percent: that of the memory, rounded down, so that the parts of one GPU never exceed it.
+    /// The part of the multiprocessors in percent: that of the memory, rounded down, so that the parts of one GPU don't exceed it. Only
+    /// pods below one percent get more, because the server knows no smaller part.
     fn compute_percent(&self, memory_mib: Option<i64>) -> Option<u8> {
         let percent = match self.request {
             GpuRequest::Fraction { fraction, .. } => fraction.of_mib(100),
