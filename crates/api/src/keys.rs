@@ -14,8 +14,8 @@ pub const GPU_FRACTION_CONTAINER: &str = "gpu-fraction-container-name";
 /// Annotation on pods with [`GPU_FRACTION`]: the part of each GPU that the container may use at most, above the fraction. Short form of
 /// [`CONTAINER_PORTION_LIMIT`].
 pub const GPU_FRACTION_LIMIT: &str = "gpu-fraction.limit";
-/// Annotation on pods with [`GPU_MEMORY`]: the memory on each GPU that the container may use at most, a quantity with a unit. Short form of
-/// [`CONTAINER_MEMORY_LIMIT`].
+/// Annotation on pods: the memory on each GPU that the container may use at most, a quantity with a unit. Short form of
+/// [`CONTAINER_MEMORY_LIMIT`]; without [`GPU_MEMORY`] it is the request, too.
 pub const GPU_MEMORY_LIMIT: &str = "gpu-memory.limit";
 /// Annotation on pods, for one container: requested memory on each GPU, a quantity.
 pub const CONTAINER_MEMORY_REQUEST: ContainerKey = ContainerKey::new("nvidia.com/container.", ".gpu-memory.request");
