@@ -8,7 +8,7 @@ use kai_engine::reasons::GpuConflict;
 
 use crate::decimal::{read_decimal, read_exponent};
 use crate::error::FieldError;
-use crate::gpu_share_annotations::GpuShareAnnotations;
+use crate::gpu_share_annotations::{GpuShareAnnotations, GpuShareTerms};
 use crate::quantity::shorten;
 use crate::text::TextMap;
 use crate::{Error, keys};
@@ -58,6 +58,13 @@ impl<'a> GpuRequestKinds<'a> {
 
 /// Parses the request. An error names the annotation or resource.
 pub fn gpu_request(ask: &RawGpuRequest<'_>) -> Result<GpuRequest, (String, Error)> {
+    gpu_request_with_terms(ask).map(|(request, _)| request)
+}
+
+/// The same with what a share asks besides its amount.
+pub(crate) fn gpu_request_with_terms(
+    ask: &RawGpuRequest<'_>,
+) -> Result<(GpuRequest, GpuShareTerms), (String, Error)> {
     read(ask).map_err(|error| (error.field, error.error))
 }
 
@@ -93,14 +100,14 @@ pub(crate) fn occupied(ask: &RawGpuRequest<'_>) -> GpuRequest {
     devices(ask).unwrap_or(GpuRequest::None)
 }
 
-fn read(ask: &RawGpuRequest<'_>) -> Result<GpuRequest, FieldError> {
+fn read(ask: &RawGpuRequest<'_>) -> Result<(GpuRequest, GpuShareTerms), FieldError> {
     let share = GpuShareAnnotations::of(ask.annotations);
     let request = match share.share_key() {
         Some(_) => read_share(ask, share)?,
         None => read_devices(ask)?,
     };
-    share.read_terms(&request)?;
-    Ok(request)
+    let terms = share.read_terms(&request)?;
+    Ok((request, terms))
 }
 
 fn read_devices(ask: &RawGpuRequest<'_>) -> Result<GpuRequest, FieldError> {

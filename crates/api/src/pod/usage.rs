@@ -6,8 +6,17 @@ use std::collections::BTreeMap;
 use kai_engine::model::GpuRequest;
 
 use super::{Container, Pod};
-use crate::gpu_request::{RawGpuRequest, devices, gpu_request, occupied};
-use crate::{Error, Quantity, QuantityText, keys};
+use crate::gpu_request::{RawGpuRequest, devices, gpu_request_with_terms, occupied};
+use crate::{Error, GpuShareAnnotations, GpuShareTerms, Quantity, QuantityText, keys};
+
+/// The GPU request of a pod.
+#[derive(Debug)]
+pub(super) struct ReadGpus {
+    pub(super) request: GpuRequest,
+    pub(super) terms: GpuShareTerms,
+    /// The error of an invalid request. Then the other fields have its valid parts.
+    pub(super) error: Option<(String, Error)>,
+}
 
 impl Pod {
     /// The most that the pod's containers request at a time, in thousandths by resource name: init containers run one after the other, each
@@ -39,18 +48,26 @@ impl Pod {
     /// The GPU request, or the valid part of an invalid one.
     pub fn gpu_usage(&self) -> GpuRequest {
         let (_, gpus) = self.requests(&mut Vec::new());
-        self.read_gpus(&gpus).0
+        self.read_gpus(&gpus).request
     }
 
-    /// The same from the unparsed request, with the error of an invalid one.
-    pub(super) fn read_gpus(&self, ask: &RawGpuRequest<'_>) -> (GpuRequest, Option<(String, Error)>) {
-        let (request, error) = match gpu_request(ask) {
-            Ok(request) => (request, None),
-            Err(error) => (occupied(ask), Some(error)),
+    /// The same from the unparsed request, with all that is known about it.
+    pub(super) fn read_gpus(&self, ask: &RawGpuRequest<'_>) -> ReadGpus {
+        let (request, terms, error) = match gpu_request_with_terms(ask) {
+            Ok((request, terms)) => (request, terms, None),
+            Err(error) => {
+                let request = occupied(ask);
+                let terms = GpuShareAnnotations::of(ask.annotations).terms(&request);
+                (request, terms.unwrap_or_default(), Some(error))
+            }
         };
         // A kubelet gives a pod the devices in its resources, whatever its annotations say. Only the GPU of a group comes in another way.
         let held = devices(ask).filter(|_| self.node_name().is_some() && self.gpu_groups().is_empty());
-        (held.unwrap_or(request), error)
+        ReadGpus {
+            request: held.unwrap_or(request),
+            terms,
+            error,
+        }
     }
 
     /// The memory that the pod's GPU share requests on a GPU with `gpu_memory_mib`, in whole MiB rounded down. `None` if the pod requests
