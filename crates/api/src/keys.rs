@@ -419,19 +419,20 @@ pub const SCHEDULER_POD_LABELS: KeySet = KeySet {
     prefixes: &[GPU_GROUP_PREFIX],
     containers: &[],
 };
+/// The annotations of pods that only binders may write, when they bind.
+pub const BINDER_POD_ANNOTATIONS: KeySet = KeySet {
+    exact: &[RECEIVED_RESOURCE_TYPE, RECEIVED_GPUS, GPU_LIMITS, GPU_ENFORCEMENT_TIER],
+    prefixes: &[],
+    containers: &[CONTAINER_DEVICES],
+};
 /// The annotations of pods that only kai may write: with them a tenant could take a GPU that kai did not allocate.
 pub const SCHEDULER_POD_ANNOTATIONS: KeySet = KeySet {
-    exact: &[
-        RECEIVED_RESOURCE_TYPE,
-        RECEIVED_GPUS,
-        GPU_LIMITS,
-        GPU_ENFORCEMENT_TIER,
-        RESERVED_GPU,
-        RESERVATION_LAST_USER,
-        RESERVATION_COMPUTE_MODE,
-    ],
+    exact: &joined::<7>(
+        BINDER_POD_ANNOTATIONS.exact,
+        &[RESERVED_GPU, RESERVATION_LAST_USER, RESERVATION_COMPUTE_MODE],
+    ),
     prefixes: &[NUMA_PREFIX],
-    containers: &[CONTAINER_DEVICES],
+    containers: BINDER_POD_ANNOTATIONS.containers,
 };
 
 /// The annotations of a pod's GPU request. The user writes them at creation, and nobody changes them later, because the scheduler accounts
@@ -461,6 +462,22 @@ pub const GPU_SHARE_ANNOTATIONS: KeySet = KeySet {
     prefixes: &[],
     containers: &[CONTAINER_MEMORY_REQUEST, CONTAINER_MEMORY_LIMIT],
 };
+
+/// Both lists in one, of `N` keys in all.
+const fn joined<const N: usize>(first: &[&'static str], second: &[&'static str]) -> [&'static str; N] {
+    assert!(first.len() + second.len() == N, "N is the number of keys");
+    let mut all = [""; N];
+    let mut at = 0;
+    while at < N {
+        all[at] = if at < first.len() {
+            first[at]
+        } else {
+            second[at - first.len()]
+        };
+        at += 1;
+    }
+    all
+}
 
 /// Whether the label names a GPU group of the pod.
 pub fn is_gpu_group_label(key: &str) -> bool {

@@ -2,28 +2,15 @@
 //!
 //! The node agent enforces [`GpuLimits`] alone. KAI's annotations of the container say the same to tools that know them.
 
-use kai_api::keys::{self, KeySet};
 use kai_api::{
     ComputeMode, Enforcement, EnforcementTier, GpuLimits, GpuMemoryLimit, GpuShareAnnotations, GpuShareTerms,
-    GpuSharingMode, Pod, quantity_of_mib, share_container,
+    GpuSharingMode, Pod, keys, quantity_of_mib, share_container,
 };
 use kai_engine::model::GpuRequest;
 use serde_json::{Map, Value};
 
 use crate::bind::failure::BindFailure;
 use crate::node::facts::NodeFacts;
-
-/// The annotations of pods that binders alone write when they bind.
-const BIND_ANNOTATIONS: KeySet = KeySet {
-    exact: &[
-        keys::RECEIVED_RESOURCE_TYPE,
-        keys::RECEIVED_GPUS,
-        keys::GPU_LIMITS,
-        keys::GPU_ENFORCEMENT_TIER,
-    ],
-    prefixes: &[],
-    containers: &[keys::CONTAINER_DEVICES],
-};
 
 /// The GPU share that a pod asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -205,7 +192,7 @@ fn needs_share_device(terms: GpuShareTerms) -> Option<&'static str> {
 /// Whether a binder wrote the annotation of this pod: one of its own, or request and limit of the container where the user asked in
 /// another way. Where the user asked by these annotations, they stay: they mean the same as without the binder's addition.
 pub(crate) fn is_written_by_binder(pod: &Value, key: &str) -> bool {
-    if BIND_ANNOTATIONS.contains(key) {
+    if keys::BINDER_POD_ANNOTATIONS.contains(key) {
         return true;
     }
     let has = |key: &str| !pod["metadata"]["annotations"][key].is_null();

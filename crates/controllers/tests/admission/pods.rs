@@ -278,6 +278,11 @@ async fn a_policy_lets_only_the_binder_change_limits() {
     }
     let label = json!({"metadata": {"labels": {"team": "a"}}});
     cluster.change(scheduler, &PODS, "half", label).await.unwrap();
+    let gpus = json!({"metadata": {"annotations": {"kai.scheduler/received-gpus": "GPU-2"}}});
+    refused(
+        cluster.change(scheduler, &PODS, "half", gpus).await,
+        "only the binder's account changes",
+    );
     cluster.change(BINDER, &PODS, "half", limits(3)).await.unwrap();
 }
 
