@@ -18,7 +18,7 @@ pub struct BindRequest {
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
     pub metadata: Metadata,
-    #[serde(deserialize_with = "null_as_default")]
+    #[serde(deserialize_with = "spec_with_groups")]
     spec: Spec,
     #[serde(deserialize_with = "null_as_default")]
     status: Status,
@@ -34,43 +34,11 @@ crate::object::object!(
 );
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(from = "WrittenSpec")]
+#[serde(default, rename_all = "camelCase")]
 struct Spec {
     pod_name: Option<Text>,
     selected_node: Option<Text>,
     /// From the list with compute modes if the one without is empty.
-    selected_gpu_groups: Vec<Text>,
-    selected_fractional_gpu_groups: Vec<FractionalGroup>,
-    backoff_limit: Option<i32>,
-    received_resource_type: Option<Text>,
-    received_gpu: Option<ReceivedGpu>,
-}
-
-impl From<WrittenSpec> for Spec {
-    fn from(written: WrittenSpec) -> Spec {
-        let fractional = written.selected_fractional_gpu_groups;
-        let selected_gpu_groups = match written.selected_gpu_groups.is_empty() {
-            true => fractional.iter().map(|group| group.id.clone()).collect(),
-            false => written.selected_gpu_groups,
-        };
-        Spec {
-            pod_name: written.pod_name,
-            selected_node: written.selected_node,
-            selected_gpu_groups,
-            selected_fractional_gpu_groups: fractional,
-            backoff_limit: written.backoff_limit,
-            received_resource_type: written.received_resource_type,
-            received_gpu: written.received_gpu,
-        }
-    }
-}
-
-/// The spec as written.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct WrittenSpec {
-    pod_name: Option<Text>,
-    selected_node: Option<Text>,
     #[serde(rename = "selectedGPUGroups", deserialize_with = "null_as_default")]
     selected_gpu_groups: Vec<Text>,
     #[serde(deserialize_with = "null_as_default")]
@@ -102,6 +70,16 @@ struct Status {
     phase: Option<Text>,
     failed_attempts: Option<i32>,
     reason: Option<Text>,
+}
+
+/// The spec, with the GPU groups in one list.
+fn spec_with_groups<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Spec, D::Error> {
+    let mut spec: Spec = null_as_default(deserializer)?;
+    if spec.selected_gpu_groups.is_empty() {
+        let groups = spec.selected_fractional_gpu_groups.iter();
+        spec.selected_gpu_groups = groups.map(|group| group.id.clone()).collect();
+    }
+    Ok(spec)
 }
 
 /// A portion that can't be read counts as missing: the scheduler alone writes it, and the binder still has the pod's annotation.

@@ -118,7 +118,7 @@ pub struct GpuLimits {
     /// How the container uses the multiprocessors.
     #[serde(default)]
     pub compute_mode: ComputeMode,
-    /// Its part of the multiprocessors in percent, 1 to 100, for [`ComputeMode::SmSharing`].
+    /// Its part of the multiprocessors in percent, 1 to 100: always there for [`ComputeMode::SmSharing`], and only there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_percent: Option<u8>,
 }

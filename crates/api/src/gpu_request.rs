@@ -8,7 +8,7 @@ use kai_engine::reasons::GpuConflict;
 
 use crate::decimal::{read_decimal, read_exponent};
 use crate::error::FieldError;
-use crate::gpu_share_annotations::GpuShareAnnotations;
+use crate::gpu_share_annotations::{GpuShareAnnotations, GpuShareTerms};
 use crate::quantity::shorten;
 use crate::text::TextMap;
 use crate::{Error, keys};
@@ -58,44 +58,56 @@ impl<'a> GpuRequestKinds<'a> {
 
 /// Parses the request. An error names the annotation or resource.
 pub fn gpu_request(ask: &RawGpuRequest<'_>) -> Result<GpuRequest, (String, Error)> {
+    gpu_request_with_terms(ask).map(|(request, _)| request)
+}
+
+/// The same with what a share asks besides its amount.
+pub(crate) fn gpu_request_with_terms(
+    ask: &RawGpuRequest<'_>,
+) -> Result<(GpuRequest, GpuShareTerms), (String, Error)> {
     read(ask).map_err(|error| (error.field, error.error))
+}
+
+/// The devices in the resources of the containers; `None` if there are none.
+pub(crate) fn devices(ask: &RawGpuRequest<'_>) -> Option<GpuRequest> {
+    if !ask.mig.is_empty() {
+        return Some(GpuRequest::Mig {
+            slices: ask.mig.clone(),
+            legacy: false,
+        });
+    }
+    (ask.whole > 0).then_some(GpuRequest::Whole { devices: ask.whole })
 }
 
 /// The GPUs that a running pod with an invalid request occupies: the first valid part of the request, in KAI's order of precedence.
 pub(crate) fn occupied(ask: &RawGpuRequest<'_>) -> GpuRequest {
     let annotated = |key: &str| ask.annotations.text(key);
-    let devices = annotated(keys::GPU_FRACTION_DEVICES)
+    let number = annotated(keys::GPU_FRACTION_DEVICES)
         .and_then(|text| parse_devices(text).ok())
         .unwrap_or(1);
     if let Some(Ok(fraction)) = annotated(keys::GPU_FRACTION).map(parse_fraction) {
-        return GpuRequest::Fraction { fraction, devices };
-    }
-    if let Some(Ok(mib)) = annotated(keys::GPU_MEMORY).map(parse_memory) {
-        return GpuRequest::Memory { mib, devices };
-    }
-    if let Ok(Some(mib)) = GpuShareAnnotations::of(ask.annotations).requested_memory() {
-        return GpuRequest::Memory { mib, devices };
-    }
-    if !ask.mig.is_empty() {
-        return GpuRequest::Mig {
-            slices: ask.mig.clone(),
-            legacy: false,
+        return GpuRequest::Fraction {
+            fraction,
+            devices: number,
         };
     }
-    match ask.whole {
-        0 => GpuRequest::None,
-        devices => GpuRequest::Whole { devices },
+    if let Some(Ok(mib)) = annotated(keys::GPU_MEMORY).map(parse_memory) {
+        return GpuRequest::Memory { mib, devices: number };
     }
+    if let Ok(Some(mib)) = GpuShareAnnotations::of(ask.annotations).requested_memory() {
+        return GpuRequest::Memory { mib, devices: number };
+    }
+    devices(ask).unwrap_or(GpuRequest::None)
 }
 
-fn read(ask: &RawGpuRequest<'_>) -> Result<GpuRequest, FieldError> {
+fn read(ask: &RawGpuRequest<'_>) -> Result<(GpuRequest, GpuShareTerms), FieldError> {
     let share = GpuShareAnnotations::of(ask.annotations);
     let request = match share.share_key() {
         Some(_) => read_share(ask, share)?,
         None => read_devices(ask)?,
     };
-    share.read_terms(&request)?;
-    Ok(request)
+    let terms = share.read_terms(&request)?;
+    Ok((request, terms))
 }
 
 fn read_devices(ask: &RawGpuRequest<'_>) -> Result<GpuRequest, FieldError> {

@@ -138,17 +138,6 @@ impl<'a> GpuShareAnnotations<'a> {
         let Some(key) = self.memory_key() else {
             return Ok(None);
         };
-        if let (Some(first), Some(last)) = (self.first, self.last)
-            && first.container != last.container
-        {
-            return Err(at(
-                last.key,
-                GpuShareError::OtherContainer {
-                    container: shorten(last.container),
-                    share: shorten(first.container),
-                },
-            ));
-        }
         match (self.request.or(self.limit), self.memory_limit) {
             (Some(found), _) => parse_quantity(found.value).map(Some).map_err(|error| at(key, error)),
             (None, Some(text)) => parse_memory_limit(text).map(Some).map_err(|error| at(key, error)),
@@ -162,6 +151,10 @@ impl<'a> GpuShareAnnotations<'a> {
     }
 
     pub(crate) fn read_terms(&self, request: &GpuRequest) -> Result<GpuShareTerms, FieldError> {
+        match request {
+            GpuRequest::Fraction { .. } | GpuRequest::Memory { .. } => self.one_container()?,
+            GpuRequest::None | GpuRequest::Whole { .. } | GpuRequest::Mig { .. } => {}
+        }
         let enforcement = match self.enforcement {
             Some(text) => Enforcement::from_name(text)
                 .ok_or_else(|| FieldError::new(field(keys::GPU_ENFORCEMENT), unknown(text, ENFORCEMENTS)))?,
@@ -182,6 +175,17 @@ impl<'a> GpuShareAnnotations<'a> {
             compute_mode,
             enforcement,
         })
+    }
+
+    /// The error if annotations name several containers.
+    fn one_container(&self) -> Result<(), FieldError> {
+        match (self.first, self.last) {
+            (Some(first), Some(last)) if first.container != last.container => {
+                let (container, share) = (shorten(last.container), shorten(first.container));
+                Err(at(last.key, GpuShareError::OtherContainer { container, share }))
+            }
+            (Some(_) | None, _) => Ok(()),
+        }
     }
 
     fn limit_of_fraction(&self, fraction: GpuFraction) -> Result<Option<GpuFraction>, FieldError> {
@@ -306,7 +310,8 @@ impl<'a> GpuShareAnnotations<'a> {
         let memory = self.memory.filter(|_| self.fraction.is_none());
         let request = memory.and_then(|text| parse_memory(text).ok()).map(quantity_of_mib);
         add(keys::CONTAINER_MEMORY_REQUEST, self.request, request);
-        let limit = self.memory_limit.filter(|_| self.fraction.is_none());
+        // An invalid one would be reported at a key that the user did not write.
+        let limit = self.memory_limit.filter(|text| self.fraction.is_none() && parse_memory_limit(text).is_ok());
         add(keys::CONTAINER_MEMORY_LIMIT, self.limit, limit.map(str::to_owned));
         let portion = self.fraction_limit.filter(|_| self.fraction.is_some());
         add(

@@ -14,8 +14,8 @@ pub const GPU_FRACTION_CONTAINER: &str = "gpu-fraction-container-name";
 /// Annotation on pods with [`GPU_FRACTION`]: the part of each GPU that the container may use at most, above the fraction. Short form of
 /// [`CONTAINER_PORTION_LIMIT`].
 pub const GPU_FRACTION_LIMIT: &str = "gpu-fraction.limit";
-/// Annotation on pods with [`GPU_MEMORY`]: the memory on each GPU that the container may use at most, a quantity with a unit. Short form of
-/// [`CONTAINER_MEMORY_LIMIT`].
+/// Annotation on pods: the memory on each GPU that the container may use at most, a quantity with a unit. Short form of
+/// [`CONTAINER_MEMORY_LIMIT`]; without [`GPU_MEMORY`] it is the request, too.
 pub const GPU_MEMORY_LIMIT: &str = "gpu-memory.limit";
 /// Annotation on pods, for one container: requested memory on each GPU, a quantity.
 pub const CONTAINER_MEMORY_REQUEST: ContainerKey = ContainerKey::new("nvidia.com/container.", ".gpu-memory.request");
@@ -106,7 +106,7 @@ pub const RECEIVED_GPUS: &str = "kai.scheduler/received-gpus";
 pub const GPU_LIMITS: &str = "kai.scheduler/gpu-limits";
 /// Annotation on bound pods, for the container with the GPU share: UUIDs or CDI names of its GPUs, separated by commas.
 pub const CONTAINER_DEVICES: ContainerKey = ContainerKey::new("nvidia.com/container.", ".gpus.devices");
-/// Annotation on bound pods with a GPU share: the [`crate::EnforcementTier`] of the node when the pod was bound.
+/// Annotation on bound pods with [`GPU_LIMITS`]: the [`crate::EnforcementTier`] of the node when the pod was bound.
 pub const GPU_ENFORCEMENT_TIER: &str = "kai.scheduler/gpu-enforcement-tier";
 /// Annotation on bound pods: NUMA zones that the scheduler expects, as JSON.
 pub const NUMA_PREDICTED: &str = "kai.scheduler/numa-placement-predicted";
@@ -419,19 +419,20 @@ pub const SCHEDULER_POD_LABELS: KeySet = KeySet {
     prefixes: &[GPU_GROUP_PREFIX],
     containers: &[],
 };
+/// The annotations of pods that only binders may write, when they bind.
+pub const BINDER_POD_ANNOTATIONS: KeySet = KeySet {
+    exact: &[RECEIVED_RESOURCE_TYPE, RECEIVED_GPUS, GPU_LIMITS, GPU_ENFORCEMENT_TIER],
+    prefixes: &[],
+    containers: &[CONTAINER_DEVICES],
+};
 /// The annotations of pods that only kai may write: with them a tenant could take a GPU that kai did not allocate.
 pub const SCHEDULER_POD_ANNOTATIONS: KeySet = KeySet {
-    exact: &[
-        RECEIVED_RESOURCE_TYPE,
-        RECEIVED_GPUS,
-        GPU_LIMITS,
-        GPU_ENFORCEMENT_TIER,
-        RESERVED_GPU,
-        RESERVATION_LAST_USER,
-        RESERVATION_COMPUTE_MODE,
-    ],
+    exact: &joined::<7>(
+        BINDER_POD_ANNOTATIONS.exact,
+        &[RESERVED_GPU, RESERVATION_LAST_USER, RESERVATION_COMPUTE_MODE],
+    ),
     prefixes: &[NUMA_PREFIX],
-    containers: &[CONTAINER_DEVICES],
+    containers: BINDER_POD_ANNOTATIONS.containers,
 };
 
 /// The annotations of a pod's GPU request. The user writes them at creation, and nobody changes them later, because the scheduler accounts
@@ -461,6 +462,22 @@ pub const GPU_SHARE_ANNOTATIONS: KeySet = KeySet {
     prefixes: &[],
     containers: &[CONTAINER_MEMORY_REQUEST, CONTAINER_MEMORY_LIMIT],
 };
+
+/// Both lists in one, of `N` keys in all.
+const fn joined<const N: usize>(first: &[&'static str], second: &[&'static str]) -> [&'static str; N] {
+    assert!(first.len() + second.len() == N, "N is the number of keys");
+    let mut all = [""; N];
+    let mut at = 0;
+    while at < N {
+        all[at] = if at < first.len() {
+            first[at]
+        } else {
+            second[at - first.len()]
+        };
+        at += 1;
+    }
+    all
+}
 
 /// Whether the label names a GPU group of the pod.
 pub fn is_gpu_group_label(key: &str) -> bool {

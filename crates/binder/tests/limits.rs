@@ -21,7 +21,12 @@ const REQUIRED: &str = "kai.scheduler/gpu-enforcement";
 
 /// Creates a pod with these annotations and a BindRequest to group `g` on node `n`.
 fn share(cluster: &TestCluster, name: &str, annotations: Value, change: Value) {
-    let pod = cluster.pod(name, annotations);
+    share_of(cluster, name, annotations, json!({}), change);
+}
+
+/// The same with a change of the pod's spec.
+fn share_of(cluster: &TestCluster, name: &str, annotations: Value, of_pod: Value, change: Value) {
+    let pod = cluster.pod_with(name, annotations, of_pod);
     let mut spec = json!({
         "receivedResourceType": "Fraction", "selectedGPUGroups": ["g"], "receivedGPU": { "count": 1, "portion": "0.50" },
     });
@@ -157,7 +162,11 @@ async fn a_failed_bind_takes_the_limits_back_and_keeps_the_users_request() {
 async fn forged_limits_do_not_survive_a_bind() {
     let mut cluster = cluster();
     label_node(&cluster, "nvidia.com/gpu.memory", Value::Null);
-    let forged = json!({ "gpu-fraction": "0.5", LIMITS: "{}", TIER: "driver", DEVICES: "GPU-x" });
+    // Also what an attempt left on another node, of which a restarted binder knows nothing.
+    let forged = json!({
+        "gpu-fraction": "0.5", LIMITS: "{}", TIER: "driver", DEVICES: "GPU-x", "kai.scheduler/received-gpus": "GPU-x",
+        REQUEST: "9Mi", LIMIT: "9Mi",
+    });
     share(&cluster, "p", forged.clone(), json!({}));
     let whole = cluster.pod("whole", forged);
     cluster.request(&whole, "n", json!({}));
@@ -168,6 +177,8 @@ async fn forged_limits_do_not_survive_a_bind() {
     let found = annotations(&cluster, "p");
     assert!(found[LIMITS].is_null() && found[TIER].is_null(), "{found}");
     assert_eq!(found[DEVICES], found["kai.scheduler/received-gpus"]);
+    assert_eq!(found[DEVICES], "GPU-n-0");
+    assert!(found[REQUEST].is_null() && found[LIMIT].is_null(), "{found}");
     let whole = annotations(&cluster, "whole");
     assert!(whole[LIMITS].is_null() && whole[DEVICES].is_null(), "{whole}");
 }
@@ -190,6 +201,8 @@ async fn without_the_label_of_the_memory_no_limit_is_promised_and_some_modes_ref
         let settled = |cluster: &TestCluster| !cluster.status("p")["phase"].is_null();
         cluster.until("settled", settled).await;
         assert_eq!(cluster.is_bound("p"), bound, "{flags:?} {tier}");
+        let found = annotations(&cluster, "p");
+        assert!(found[TIER].is_null(), "a tier without limits: {found}");
         if !bound {
             let reason = reason(&cluster, "p");
             assert!(reason.contains("node n has no label nvidia.com/gpu.memory"), "{reason}");
@@ -228,11 +241,42 @@ async fn a_node_that_lost_its_tier_takes_no_pod_that_requires_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_without_a_share_device_gets_no_limit_and_may_not_require_one() {
+    let mut cluster = cluster();
+    label_node(&cluster, "kai.scheduler/gpu-enforcement", json!("driver"));
+    let half = json!({ "gpu-fraction": "0.5", "gpu-fraction-container-name": "prepare" });
+    let mut required = half.clone();
+    required[REQUIRED] = json!("required");
+    for (name, annotations) in [("half", half), ("required", required)] {
+        let init = json!([{ "name": "prepare", "image": "x" }]);
+        share_of(&cluster, name, annotations, json!({ "initContainers": init }), json!({ "backoffLimit": 3 }));
+    }
+    cluster.start(&[]);
+    let settled = |cluster: &TestCluster| cluster.is_bound("half") && cluster.failed("required");
+    cluster.until("settled", settled).await;
+    let found = annotations(&cluster, "half");
+    assert!(found[LIMITS].is_null() && found[TIER].is_null(), "{found}");
+    assert_eq!(found["nvidia.com/container.prepare.gpu-memory.limit"], "5000Mi");
+    let text = reason(&cluster, "required");
+    assert!(
+        text.contains("its container \"prepare\" requests no kai.scheduler/gpu-share"),
+        "{text}"
+    );
+    assert_eq!(cluster.status("required")["failedAttempts"], 3, "it is not tried again");
+}
+
+#[tokio::test(start_paused = true)]
 async fn pods_of_different_compute_modes_do_not_share_a_gpu() {
     let mut cluster = cluster();
     let sm = json!({ "gpu-fraction": "0.25", MODE: "sm-sharing" });
-    share(&cluster, "sm", sm.clone(), sm_sharing());
+    label_node(&cluster, "kai.scheduler/gpu-enforcement", json!("driver"));
+    share(&cluster, "early", sm.clone(), sm_sharing());
     cluster.start(&[]);
+    cluster.until("refused", |cluster| cluster.failed("early")).await;
+    let text = reason(&cluster, "early");
+    assert!(text.contains("node n does not offer compute mode sm-sharing"), "{text}");
+    label_node(&cluster, "kai.scheduler/gpu-enforcement", json!("mps"));
+    share(&cluster, "sm", sm.clone(), sm_sharing());
     cluster.until("bound", |cluster| cluster.is_bound("sm")).await;
     let reservation = cluster.reservation("n", "g").unwrap();
     assert_eq!(
@@ -252,7 +296,7 @@ async fn pods_of_different_compute_modes_do_not_share_a_gpu() {
         "{text}"
     );
     // A scheduler that does not know modes asks for time-slicing.
-    share(&cluster, "old-scheduler", sm.clone(), json!({}));
+    share(&cluster, "old-scheduler", sm.clone(), json!({ "backoffLimit": 3 }));
     cluster
         .until("refused", |cluster| cluster.failed("old-scheduler"))
         .await;
@@ -261,13 +305,39 @@ async fn pods_of_different_compute_modes_do_not_share_a_gpu() {
         text.contains("the request has compute mode time-slicing, and the pod has sm-sharing"),
         "{text}"
     );
+    assert_eq!(cluster.status("old-scheduler")["failedAttempts"], 3, "it is not tried again");
     share(&cluster, "too", sm, sm_sharing());
     cluster.until("bound", |cluster| cluster.is_bound("too")).await;
+}
+
+/// KAI's binder writes no compute mode on reservation pods.
+#[tokio::test(start_paused = true)]
+async fn a_reservation_pod_without_a_compute_mode_has_that_of_its_pods() {
+    let mut cluster = cluster();
+    label_node(&cluster, "kai.scheduler/gpu-enforcement", json!("mps"));
+    let sm = || json!({ "gpu-fraction": "0.25", MODE: "sm-sharing" });
+    share(&cluster, "kais", sm(), sm_sharing());
+    cluster.start(&[]);
+    cluster.until("bound", |cluster| cluster.is_bound("kais")).await;
+    let reservation = cluster.reservation("n", "g").unwrap();
+    let name = reservation["metadata"]["name"].as_str().unwrap();
+    let without = json!({ "metadata": { "annotations": { "kai.scheduler/gpu-compute-mode": null } } });
+    cluster
+        .store
+        .patch("pods", support::RESERVATIONS, name, &Patch::Merge(without))
+        .unwrap();
+    share(&cluster, "ours", sm(), sm_sharing());
+    share(&cluster, "slices", json!({ "gpu-fraction": "0.25" }), json!({}));
+    let settled = |cluster: &TestCluster| cluster.is_bound("ours") && cluster.failed("slices");
+    cluster.until("settled", settled).await;
+    let text = reason(&cluster, "slices");
+    assert!(text.contains("has compute mode sm-sharing, and the pod has time-slicing"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_reservation_keeps_its_compute_mode() {
     let mut cluster = cluster();
+    label_node(&cluster, "kai.scheduler/gpu-enforcement", json!("mps"));
     share(
         &cluster,
         "sm",
@@ -331,29 +401,39 @@ async fn hamis_limit_is_the_limit_of_the_pod() {
         map["data"]["CUDA_DEVICE_MEMORY_LIMIT"].clone()
     };
     assert_eq!((limit("half"), limit("limited")), (json!("5000m"), json!("8000m")));
+    label_node(&cluster, "nvidia.com/gpu.memory", Value::Null);
+    share(&cluster, "memory", json!({ "gpu-memory": "40" }), json!({ "selectedGPUGroups": ["h"] }));
+    cluster.until("bound", |cluster| cluster.is_bound("memory")).await;
+    assert_eq!(limit("memory"), "40m", "an amount in MiB needs no label");
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_the_mode_nv_fractions_config_maps_are_for_pods_that_refer_to_them() {
-    let mut cluster = cluster();
-    share(&cluster, "refers", json!({ "gpu-fraction": "0.5" }), json!({}));
-    share(&cluster, "plain", json!({ "gpu-fraction": "0.5" }), json!({}));
-    let without = json!({ "metadata": { "annotations": { "runai/shared-gpu-configmap": null } } });
-    cluster
-        .store
-        .patch("pods", NS, "plain", &Patch::Merge(without))
-        .unwrap();
-    cluster.start(&["--gpu-sharing-mode=NvFractions"]);
-    cluster
-        .until("bound", |cluster| {
-            cluster.is_bound("refers") && cluster.is_bound("plain")
-        })
-        .await;
-    let maps = cluster.all("configmaps");
-    let names: Vec<&str> = maps
-        .iter()
-        .filter(|map| map["metadata"]["namespace"] == NS)
-        .filter_map(|map| map["metadata"]["name"].as_str())
-        .collect();
-    assert_eq!(names, ["refers-shared-gpu-0", "refers-shared-gpu-0-evar"]);
+async fn config_maps_are_for_pods_that_refer_to_them_in_every_mode() {
+    for mode in ["NvFractions", "NonMemoryEnforced"] {
+        let mut cluster = cluster();
+        let quarter = || json!({ "gpu-fraction": "0.25" });
+        let portion = || json!({ "receivedGPU": { "count": 1, "portion": "0.25" } });
+        share(&cluster, "refers", quarter(), portion());
+        share(&cluster, "plain", quarter(), portion());
+        let deviceless = json!({ "containers": [{ "name": "main", "image": "x" }] });
+        share_of(&cluster, "deviceless", quarter(), deviceless, portion());
+        for name in ["plain", "deviceless"] {
+            let without = json!({ "metadata": { "annotations": { "runai/shared-gpu-configmap": null } } });
+            cluster.store.patch("pods", NS, name, &Patch::Merge(without)).unwrap();
+        }
+        cluster.start(&[&format!("--gpu-sharing-mode={mode}")]);
+        let settled = |cluster: &TestCluster| {
+            cluster.is_bound("refers") && cluster.is_bound("plain") && cluster.failed("deviceless")
+        };
+        cluster.until("settled", settled).await;
+        let text = reason(&cluster, "deviceless");
+        assert!(text.contains("lacks the annotation runai/shared-gpu-configmap"), "{text}");
+        let maps = cluster.all("configmaps");
+        let names: Vec<&str> = maps
+            .iter()
+            .filter(|map| map["metadata"]["namespace"] == NS)
+            .filter_map(|map| map["metadata"]["name"].as_str())
+            .collect();
+        assert_eq!(names, ["refers-shared-gpu-0", "refers-shared-gpu-0-evar"], "{mode}");
+    }
 }

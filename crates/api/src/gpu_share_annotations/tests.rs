@@ -169,6 +169,13 @@ fn annotations_that_exclude_each_other() {
         &[(REQUEST, "4Gi"), (other, "4Gi")],
         "container.side.gpu-memory.request: it names container \"side\", but the GPU share is for container \"main\"",
     );
+    let mode = "nvidia.com/container.side.gpu-compute.mode";
+    for share in [("gpu-fraction", "0.5"), ("gpu-memory", "4096")] {
+        created(
+            &[share, (MODE, "sm-sharing"), (mode, "time-slicing")],
+            "container.side.gpu-compute.mode: it names container \"side\"",
+        );
+    }
     created(&[("gpu-fraction", "0.5"), ("gpu-memory", "4096")], "can't be combined");
     let map = map(&[(REQUEST, "4Gi")]);
     let whole = RawGpuRequest {
@@ -251,6 +258,9 @@ fn short_forms_are_translated_once() {
         translated(&[("gpu-fraction", "0.5"), ("gpu-fraction.limit", "0.7")]),
         format!("{PORTION}=0.7")
     );
+    let invalid = [("gpu-memory.limit", "8")];
+    assert!(GpuShareAnnotations::of(&self::map(&invalid)).translated("main").is_empty());
+    created(&invalid, "metadata.annotations.gpu-memory.limit: ");
     assert_eq!(translated(&[("gpu-fraction", "0.5")]), "");
     assert_eq!(translated(&[(REQUEST, "4Gi")]), "");
     let map = map(&[("gpu-memory", "4096")]);

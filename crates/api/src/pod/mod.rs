@@ -18,12 +18,12 @@ pub use reservation::ReservationPods;
 pub use volumes::VolumeClaim;
 
 use template::{Container, Spec};
+use usage::ReadGpus;
 
 use kai_engine::model::{GangKey, Millis, PodKind, PodPhase, PodSpec, TaskRank};
 use serde::Deserialize;
 
 use crate::error::FieldError;
-use crate::gpu_request::{gpu_request, occupied};
 use crate::metadata::Metadata;
 use crate::text::{Text, null_as_default};
 use crate::{Error, Object, Problem, Read, Resource, Scope, keys};
@@ -229,18 +229,14 @@ impl Pod {
         let given = |text: &Option<Text>| text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned);
         let node = given(&self.spec.node_name);
         let (mut requests, gpus) = self.requests(errors);
-        requests.gpu = match gpu_request(&gpus) {
-            Ok(request) => request,
-            Err((field, error)) => {
-                errors.push(FieldError::new(field, error));
-                occupied(&gpus)
-            }
-        };
+        let ReadGpus { request, terms, error } = self.read_gpus(&gpus);
+        errors.extend(error.map(|(field, error)| FieldError::new(field, error)));
+        requests.gpu = request;
         if !self.spec.resource_claims.is_empty() {
             errors.push(FieldError::new("spec.resourceClaims", Error::ResourceClaims));
         }
         let mut constraints = self.constraints(&namespace, errors);
-        constraints.share = self.share_terms(&requests.gpu);
+        constraints.share = terms.into();
         Ok(PodSpec {
             uid: self.metadata.uid_or(|| format!("{namespace}/{name}")),
             created: self.metadata.created(now)?,

@@ -1,15 +1,11 @@
 //! What a pod requires of the GPUs that it shares besides their size: the compute mode, and enforced GPU memory.
 
-use kai_engine::model::{ComputeMode, Enforcement, GpuRequest, ShareTerms};
+use kai_engine::model::{ComputeMode, Enforcement, ShareTerms};
 
-use super::Pod;
-use crate::GpuShareAnnotations;
+use crate::GpuShareTerms;
 
-impl Pod {
-    /// The requirements in the pod's annotations. Invalid ones count as the default; their error is an error of the GPU request.
-    pub(super) fn share_terms(&self, request: &GpuRequest) -> ShareTerms {
-        let annotations = GpuShareAnnotations::of(&self.metadata.annotations);
-        let terms = annotations.terms(request).unwrap_or_default();
+impl From<GpuShareTerms> for ShareTerms {
+    fn from(terms: GpuShareTerms) -> ShareTerms {
         ShareTerms {
             compute_mode: terms.compute_mode.into(),
             enforcement: terms.enforcement.into(),
@@ -50,7 +46,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::PodIdentity;
+    use crate::{Pod, PodIdentity};
 
     fn terms(annotations: serde_json::Value) -> (ShareTerms, Vec<String>) {
         let pod = json!({

@@ -6,8 +6,17 @@ use std::collections::BTreeMap;
 use kai_engine::model::GpuRequest;
 
 use super::{Container, Pod};
-use crate::gpu_request::{gpu_request, occupied};
-use crate::{Quantity, QuantityText, keys};
+use crate::gpu_request::{RawGpuRequest, devices, gpu_request_with_terms, occupied};
+use crate::{Error, GpuShareAnnotations, GpuShareTerms, Quantity, QuantityText, keys};
+
+/// The GPU request of a pod.
+#[derive(Debug)]
+pub(super) struct ReadGpus {
+    pub(super) request: GpuRequest,
+    pub(super) terms: GpuShareTerms,
+    /// The error of an invalid request. Then the other fields have its valid parts.
+    pub(super) error: Option<(String, Error)>,
+}
 
 impl Pod {
     /// The most that the pod's containers request at a time, in thousandths by resource name: init containers run one after the other, each
@@ -39,7 +48,26 @@ impl Pod {
     /// The GPU request, or the valid part of an invalid one.
     pub fn gpu_usage(&self) -> GpuRequest {
         let (_, gpus) = self.requests(&mut Vec::new());
-        gpu_request(&gpus).unwrap_or_else(|_| occupied(&gpus))
+        self.read_gpus(&gpus).request
+    }
+
+    /// The same from the unparsed request, with all that is known about it.
+    pub(super) fn read_gpus(&self, ask: &RawGpuRequest<'_>) -> ReadGpus {
+        let (request, terms, error) = match gpu_request_with_terms(ask) {
+            Ok((request, terms)) => (request, terms, None),
+            Err(error) => {
+                let request = occupied(ask);
+                let terms = GpuShareAnnotations::of(ask.annotations).terms(&request);
+                (request, terms.unwrap_or_default(), Some(error))
+            }
+        };
+        // A kubelet gives a pod the devices in its resources, whatever its annotations say. Only the GPU of a group comes in another way.
+        let held = devices(ask).filter(|_| self.node_name().is_some() && self.gpu_groups().is_empty());
+        ReadGpus {
+            request: held.unwrap_or(request),
+            terms,
+            error,
+        }
     }
 
     /// The memory that the pod's GPU share requests on a GPU with `gpu_memory_mib`, in whole MiB rounded down. `None` if the pod requests
@@ -82,6 +110,31 @@ mod tests {
         let pod: Pod = serde_json::from_str(&format!(r#"{{"spec":{spec}}}"#)).unwrap();
         let milli: Vec<(&str, i64)> = pod.container_requests_milli().into_iter().collect();
         assert_eq!(milli, expect, "{spec}");
+    }
+
+    #[test]
+    fn a_bound_pod_without_a_gpu_group_has_the_devices_in_its_resources() {
+        let check = |node: &str, labels: &str, annotations: &str, expect: GpuRequest| {
+            let pod = format!(
+                r#"{{"metadata":{{"name":"p","labels":{{{labels}}},"annotations":{{{annotations}}}}},
+                    "spec":{{"nodeName":"{node}","containers":[{{"name":"c","resources":{{"limits":{{"nvidia.com/gpu":8}}}}}}]}}}}"#
+            );
+            let pod: Pod = serde_json::from_str(&pod).unwrap();
+            assert_eq!(pod.gpu_usage(), expect, "{pod:?}");
+        };
+        let whole = GpuRequest::Whole { devices: 8 };
+        let memory = GpuRequest::Memory { mib: 1, devices: 1 };
+        let of_container = r#""nvidia.com/container.c.gpu-memory.request":"1Mi""#;
+        for annotation in [
+            of_container,
+            r#""gpu-fraction":"0.01""#,
+            r#""gpu-memory":"1""#,
+            r#""nvidia.com/mig-1g.5gb":"1""#,
+        ] {
+            check("n", "", annotation, whole.clone());
+        }
+        check("n", r#""runai-gpu-group":"g""#, of_container, memory.clone());
+        check("", "", of_container, memory);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::GpuGroupKey;
 use crate::bind::failure::BindFailure;
 use crate::bind::final_check::{CheckResult, RequestedShare, final_check};
 use crate::bind::gpu_share::{GpuShare, config_maps, manifest};
-use crate::bind::limits::{AskedShare, Promise, is_bind_annotation};
+use crate::bind::limits::{AskedShare, Promise, is_written_by_binder};
 use crate::bind::plan::{BindPlan, bind_plan};
 use crate::bind::report::count_attempt;
 use crate::bind::reserve::RESERVATION_POLL;
@@ -66,7 +66,8 @@ impl Binder {
         let slim: Option<Pod> = pod
             .as_ref()
             .map(|pod| serde_json::from_value(pod.clone()).unwrap_or_default());
-        let plan = bind_plan(&request, slim.as_ref(), &self.settings.identity.scheduler_name);
+        let read = pod.as_ref().zip(slim.as_ref());
+        let plan = bind_plan(&request, read, &self.settings.identity.scheduler_name);
         let (bound, _guard) = match (plan, &pod, &slim) {
             (BindPlan::AlreadyBound, _, Some(slim)) => return self.succeed(&request, slim).await,
             (BindPlan::DeleteRequest, ..) => return self.delete_request(&request).await,
@@ -75,13 +76,16 @@ impl Binder {
                 return self.fail_for_good(&request, unbound, &failure.to_string()).await;
             }
             (BindPlan::BindWithoutShare, Some(pod), _) => (self.bind_without_share(&request, pod).await, None),
-            (BindPlan::BindShare(groups), Some(pod), Some(slim)) => {
+            (BindPlan::BindShare(groups, asked), Some(pod), Some(slim)) => {
                 let Some(guard) = self.locks.try_lock(&groups, LockOwner::Bind(key.clone())) else {
                     return Ok(WorkResult::RequeueAfter(LOCKED_PAUSE));
                 };
-                (self.bind_share(&request, pod, slim, &groups).await, Some(guard))
+                (
+                    self.bind_share(&request, pod, slim, &groups, &asked).await,
+                    Some(guard),
+                )
             }
-            (BindPlan::AlreadyBound | BindPlan::BindWithoutShare | BindPlan::BindShare(_), ..) => {
+            (BindPlan::AlreadyBound | BindPlan::BindWithoutShare | BindPlan::BindShare(..), ..) => {
                 return Ok(WorkResult::Done);
             }
         };
@@ -197,28 +201,22 @@ impl Binder {
         pod: &Value,
         slim: &Pod,
         groups: &[GpuGroupKey],
+        asked: &AskedShare,
     ) -> Result<(), NotBound> {
         let node = request.selected_node();
         let Some(facts) = self.node_facts(node).await? else {
             return Err(BindFailure::NodeGone { node: node.to_owned() }.into());
         };
-        let asked = AskedShare::of(pod, slim)?;
-        let mode = asked.terms.compute_mode;
-        let of_request = request.compute_mode().map_err(BindFailure::from)?;
-        if of_request != mode {
-            let (request, pod) = (of_request, mode);
-            return Err(BindFailure::OtherRequestMode { request, pod }.into());
-        }
         let promise = asked.promise(node, &facts, self.settings.gpu_sharing)?;
-        let memory_limit = self.memory_limit(request, &asked, promise.as_ref(), &facts)?;
-        let Some(held) = self.reserve_all(request, groups, &facts, mode).await? else {
+        let memory_limit = self.memory_limit(request, asked, promise.as_ref(), &facts)?;
+        let Some(held) = self.reserve_all(request, groups, &facts, asked.terms.compute_mode).await? else {
             return Err(NotBound::RetryAfter(RESERVATION_POLL));
         };
         let gpus: Vec<String> = held.iter().map(|held| held.gpu.clone().unwrap_or_default()).collect();
         let naming = facts.naming(&self.settings, self.operator_cdi(&facts).await?);
         let labels = group_labels(groups);
         let devices = annotated_devices(&gpus, naming);
-        let mut annotations = asked.annotations(slim, promise.as_ref(), facts.tier, &devices);
+        let mut annotations = asked.annotations(pod, promise.as_ref(), facts.tier, &devices);
         annotations.extend([
             (keys::RECEIVED_RESOURCE_TYPE.to_owned(), keys::RECEIVED_FRACTION.into()),
             (keys::RECEIVED_GPUS.to_owned(), gpus.join(",").into()),
@@ -233,18 +231,13 @@ impl Binder {
             portion: request.portion(),
             memory_limit,
         };
-        if self.needs_config_maps(&pod) {
+        // Whatever the mode of GPU sharing was when the pod was created: what it refers to must exist, and its GPU comes one way or the other.
+        if refers_to_config_maps(&pod) || !asked.has_share_device {
             for (name, data) in config_maps(&pod, &share)? {
                 self.put_config_map(&pod, &name, &manifest(&pod, &name, &data)).await?;
             }
         }
         self.post_binding(&pod, node).await
-    }
-
-    /// Whether the pod refers to ConfigMaps for its devices. In the mode `NvFractions` admission lets pods do without.
-    fn needs_config_maps(&self, pod: &Value) -> bool {
-        let refers = pod["metadata"]["annotations"][keys::SHARED_GPU_CONFIG_MAP].is_string();
-        refers || self.settings.gpu_sharing != GpuSharingMode::NvFractions
     }
 
     /// Writes labels and annotations on the pod, and removes the other labels and annotations of binders: only a binder may write them.
@@ -262,7 +255,7 @@ impl Binder {
         }
         let mut annotations = annotations.clone();
         for (key, _) in pod["metadata"]["annotations"].as_object().into_iter().flatten() {
-            if is_bind_annotation(key) && !annotations.contains_key(key) {
+            if is_written_by_binder(pod, key) && !annotations.contains_key(key) {
                 annotations.insert(key.clone(), Value::Null);
             }
         }
@@ -305,8 +298,8 @@ impl Binder {
         Ok(())
     }
 
-    /// The limit for HAMi's library, where it is in use: KAI's amount, or the limit that the pod gave. Without the memory of the GPU the
-    /// bind fails, because the container would run without a limit.
+    /// The limit for HAMi's library, where it is in use: KAI's amount, or the limit that the pod gave. Without an amount the bind fails,
+    /// because the container would run without a limit.
     fn memory_limit(
         &self,
         request: &BindRequest,
@@ -317,14 +310,13 @@ impl Binder {
         if self.settings.gpu_sharing != GpuSharingMode::HamiCore {
             return Ok(None);
         }
-        let unknown = || BindFailure::GpuMemoryUnknown {
+        let promise = promise.ok_or_else(|| BindFailure::GpuMemoryUnknown {
             node: request.selected_node().to_owned(),
-        };
-        let memory_mib = facts.memory_label_mib.ok_or_else(unknown)?;
-        let promised = promise.map(|promise| promise.limits.memory_mib).ok_or_else(unknown)?;
+        })?;
         let of_request = request.portion().filter(|_| asked.terms.limit.is_none());
-        let of_request = of_request.and_then(|portion| u64::try_from(portion.of_mib(memory_mib)).ok());
-        let limit_mib = of_request.filter(|mib| *mib > 0).unwrap_or(promised);
+        let of_request = of_request.zip(facts.memory_label_mib);
+        let of_request = of_request.and_then(|(portion, memory_mib)| u64::try_from(portion.of_mib(memory_mib)).ok());
+        let limit_mib = of_request.filter(|mib| *mib > 0).unwrap_or(promise.limits.memory_mib);
         Ok(Some(format!("{limit_mib}m")))
     }
 
@@ -365,6 +357,11 @@ impl Binder {
         }
         Err(NotBound::RetryAfter(RETRY_SOON))
     }
+}
+
+/// Whether the pod refers to ConfigMaps for its devices. In the mode `NvFractions` admission lets pods do without.
+fn refers_to_config_maps(pod: &Value) -> bool {
+    pod["metadata"]["annotations"][keys::SHARED_GPU_CONFIG_MAP].is_string()
 }
 
 /// The group labels of a pod: one fixed key for a single GPU, one key per group for several.

@@ -49,6 +49,24 @@ pub(crate) enum BindFailure {
         keys::GPU_ENFORCEMENT, .tier.unwrap_or("missing"), keys::GPU_ENFORCEMENT
     )]
     NotEnforced { node: String, tier: Option<&'static str> },
+    /// The node's label does not promise the pod's compute mode.
+    #[error(
+        "node {node} does not offer compute mode {} (label {}: {}), which the pod asks for; it takes a node with a multi-process server",
+        .mode.name(), keys::GPU_ENFORCEMENT, .tier.unwrap_or("missing")
+    )]
+    ModeNotOffered {
+        node: String,
+        tier: Option<&'static str>,
+        mode: ComputeMode,
+    },
+    /// A container without a share device can't be held to its part of a GPU.
+    #[error(
+        "the pod asks to have {wish}, but its container {container:?} requests no {}, by which the node agent does that. Init containers \
+         that end get none, nor do containers where admission runs with --gpu-share-devices=false. Create the pod anew, with its GPU share \
+         in another container ({}) or without that wish",
+        keys::RESOURCE_GPU_SHARE, keys::GPU_FRACTION_CONTAINER
+    )]
+    NoShareDevice { container: String, wish: &'static str },
     /// The limit depends on the GPU's memory.
     #[error(
         "the limit of the GPU share can't be computed: node {node} has no label {} with the MiB of a GPU. The node agent and GPU feature \
@@ -62,10 +80,10 @@ pub(crate) enum BindFailure {
     ShareContainer(#[from] ShareContainerError),
     #[error("the pod has no container")]
     NoContainer,
-    /// Admission names the ConfigMaps of a pod with a GPU share.
+    /// Admission gives a pod with a GPU share ConfigMaps or a share device.
     #[error(
-        "the pod lacks the annotation {}, which admission writes; it was created while admission was off",
-        keys::SHARED_GPU_CONFIG_MAP
+        "the pod lacks the annotation {} and a container that requests {}, which admission writes; it was created while admission was off",
+        keys::SHARED_GPU_CONFIG_MAP, keys::RESOURCE_GPU_SHARE
     )]
     ConfigMapsUnnamed,
     /// A ConfigMap of this name exists that the binder did not make for the pod.
@@ -172,7 +190,8 @@ mod tests {
         check(BindFailure::NoContainer, "the pod has no container");
         check(
             BindFailure::ConfigMapsUnnamed,
-            "the pod lacks the annotation runai/shared-gpu-configmap, which admission writes; it was created while admission was off",
+            "the pod lacks the annotation runai/shared-gpu-configmap and a container that requests kai.scheduler/gpu-share, which admission \
+             writes; it was created while admission was off",
         );
         let config_map = ObjectKey::new("team", "p-0");
         check(
@@ -207,6 +226,26 @@ mod tests {
              kai.scheduler/gpu-enforcement: required)",
         );
         assert!(not_enforced(None).to_string().contains("gpu-enforcement: missing"));
+        check(
+            BindFailure::ModeNotOffered {
+                node: "n".into(),
+                tier: Some("driver"),
+                mode: ComputeMode::SmSharing,
+            },
+            "node n does not offer compute mode sm-sharing (label kai.scheduler/gpu-enforcement: driver), which the pod asks for; it takes \
+             a node with a multi-process server",
+        );
+        let no_share_device = BindFailure::NoShareDevice {
+            container: "init".into(),
+            wish: "its GPU memory limited",
+        };
+        check(
+            no_share_device,
+            "the pod asks to have its GPU memory limited, but its container \"init\" requests no kai.scheduler/gpu-share, by which the \
+             node agent does that. Init containers that end get none, nor do containers where admission runs with \
+             --gpu-share-devices=false. Create the pod anew, with its GPU share in another container (gpu-fraction-container-name) or \
+             without that wish",
+        );
         check(
             BindFailure::GpuMemoryUnknown { node: "n".into() },
             "the limit of the GPU share can't be computed: node n has no label nvidia.com/gpu.memory with the MiB of a GPU. The node \

@@ -106,7 +106,7 @@ mod tests {
             alive: true,
             terminating: false,
             gpu: Some(gpu.into()),
-            compute_mode: ComputeMode::TimeSlicing,
+            compute_mode: Some(ComputeMode::TimeSlicing),
             out_of_cpu_or_memory: false,
         }
     }

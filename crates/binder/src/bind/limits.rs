@@ -2,10 +2,9 @@
 //!
 //! The node agent enforces [`GpuLimits`] alone. KAI's annotations of the container say the same to tools that know them.
 
-use kai_api::keys::{self, KeySet};
 use kai_api::{
     ComputeMode, Enforcement, EnforcementTier, GpuLimits, GpuMemoryLimit, GpuShareAnnotations, GpuShareTerms,
-    GpuSharingMode, Pod, quantity_of_mib, share_container,
+    GpuSharingMode, Pod, keys, quantity_of_mib, share_container,
 };
 use kai_engine::model::GpuRequest;
 use serde_json::{Map, Value};
@@ -13,23 +12,13 @@ use serde_json::{Map, Value};
 use crate::bind::failure::BindFailure;
 use crate::node::facts::NodeFacts;
 
-/// The annotations of pods that binders alone write when they bind.
-const BIND_ANNOTATIONS: KeySet = KeySet {
-    exact: &[
-        keys::RECEIVED_RESOURCE_TYPE,
-        keys::RECEIVED_GPUS,
-        keys::GPU_LIMITS,
-        keys::GPU_ENFORCEMENT_TIER,
-    ],
-    prefixes: &[],
-    containers: &[keys::CONTAINER_DEVICES],
-};
-
 /// The GPU share that a pod asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AskedShare {
     /// The container that gets it.
     pub(crate) container: String,
+    /// Whether the container requests a share device. The node agent limits containers through it and by no other way.
+    pub(crate) has_share_device: bool,
     pub(crate) request: GpuRequest,
     pub(crate) terms: GpuShareTerms,
 }
@@ -37,7 +26,7 @@ pub(crate) struct AskedShare {
 /// What the binder promises to the container on each of its GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Promise {
-    /// MiB that are reserved for it.
+    /// MiB that it requests.
     pub(crate) request_mib: i64,
     /// MiB that it may use, and how.
     pub(crate) limits: GpuLimits,
@@ -47,9 +36,10 @@ impl AskedShare {
     /// Reads the share from the pod in both forms; an error says what the pod lacks.
     pub(crate) fn of(pod: &Value, slim: &Pod) -> Result<AskedShare, BindFailure> {
         let at = share_container(pod)?.ok_or(BindFailure::NoContainer)?;
-        let name = pod
-            .pointer(&at.pointer())
-            .and_then(|container| container["name"].as_str());
+        let container = pod.pointer(&at.pointer()).unwrap_or(&Value::Null);
+        let name = container["name"].as_str().unwrap_or_default().to_owned();
+        // The API server requires a limit of such a resource.
+        let has_share_device = !container["resources"]["limits"][keys::RESOURCE_GPU_SHARE].is_null();
         let request = slim.gpu_usage();
         let terms = GpuShareAnnotations::of(&slim.metadata.annotations)
             .terms(&request)
@@ -57,8 +47,12 @@ impl AskedShare {
                 field,
                 error: error.to_string(),
             })?;
+        if let (Some(wish), false) = (needs_share_device(terms), has_share_device) {
+            return Err(BindFailure::NoShareDevice { container: name, wish });
+        }
         Ok(AskedShare {
-            container: name.unwrap_or_default().to_owned(),
+            container: name,
+            has_share_device,
             request,
             terms,
         })
@@ -71,24 +65,16 @@ impl AskedShare {
         facts: &NodeFacts,
         mode: GpuSharingMode,
     ) -> Result<Option<Promise>, BindFailure> {
-        let is_enforced = facts.tier.is_some_and(EnforcementTier::limits_memory);
-        match self.terms.enforcement {
-            Enforcement::Required if !is_enforced => {
-                return Err(BindFailure::NotEnforced {
-                    node: node.to_owned(),
-                    tier: facts.tier.map(EnforcementTier::name),
-                });
+        self.check_tier(node, facts.tier)?;
+        if let Some(promise) = self.promise_of(facts.memory_label_mib) {
+            return Ok(Some(promise));
+        }
+        let needed = match (self.terms.compute_mode, mode) {
+            // The node agent starts a container without limits beside the multi-process server.
+            (ComputeMode::SmSharing, _) | (_, GpuSharingMode::NvFractions | GpuSharingMode::HamiCore) => true,
+            (ComputeMode::TimeSlicing, GpuSharingMode::NonMemoryEnforced | GpuSharingMode::Disabled) => {
+                self.has_share_device && facts.tier.is_some_and(EnforcementTier::limits_memory)
             }
-            Enforcement::Required | Enforcement::Preferred => {}
-        }
-        if let Some(request_mib) = self.request_mib(facts.memory_label_mib)
-            && let Some(limit_mib) = self.limit_mib(request_mib, facts.memory_label_mib)
-        {
-            return Ok(Some(self.promise_of(request_mib, limit_mib, facts.memory_label_mib)));
-        }
-        let needed = match mode {
-            GpuSharingMode::NvFractions | GpuSharingMode::HamiCore => true,
-            GpuSharingMode::NonMemoryEnforced | GpuSharingMode::Disabled => is_enforced,
         };
         match needed {
             true => Err(BindFailure::GpuMemoryUnknown { node: node.to_owned() }),
@@ -96,11 +82,29 @@ impl AskedShare {
         }
     }
 
-    fn promise_of(&self, request_mib: i64, limit_mib: i64, memory_mib: Option<i64>) -> Promise {
+    /// Whether the node still has what the scheduler chose it for.
+    fn check_tier(&self, node: &str, label: Option<EnforcementTier>) -> Result<(), BindFailure> {
+        let tier = label.unwrap_or(EnforcementTier::None);
+        let (node, label) = (node.to_owned(), label.map(EnforcementTier::name));
+        let mode = self.terms.compute_mode;
+        match self.terms.enforcement {
+            Enforcement::Required if !tier.limits_memory() => return Err(BindFailure::NotEnforced { node, tier: label }),
+            Enforcement::Required | Enforcement::Preferred => {}
+        }
+        match kai_engine::model::EnforcementTier::from(tier).offers(mode.into()) {
+            true => Ok(()),
+            false => Err(BindFailure::ModeNotOffered { node, tier: label, mode }),
+        }
+    }
+
+    /// `None` if the memory of the GPU is needed and not known.
+    fn promise_of(&self, memory_mib: Option<i64>) -> Option<Promise> {
+        let request_mib = self.request_mib(memory_mib)?;
+        let limit_mib = self.limit_mib(request_mib, memory_mib)?;
         // No container can use more than the GPU has.
         let limit_mib = limit_mib.min(memory_mib.unwrap_or(i64::MAX)).max(1);
         let compute_mode = self.terms.compute_mode;
-        Promise {
+        Some(Promise {
             request_mib,
             limits: GpuLimits {
                 container: self.container.clone(),
@@ -108,13 +112,13 @@ impl AskedShare {
                 compute_mode,
                 compute_percent: match compute_mode {
                     ComputeMode::TimeSlicing => None,
-                    ComputeMode::SmSharing => self.compute_percent(memory_mib),
+                    ComputeMode::SmSharing => Some(self.compute_percent(memory_mib)?),
                 },
             },
-        }
+        })
     }
 
-    /// The amount that the scheduler counts; it needs the memory of the GPU for a fraction.
+    /// For a fraction it is the part of the memory in the node's label, of which the scheduler counts hundreds of MiB only.
     fn request_mib(&self, memory_mib: Option<i64>) -> Option<i64> {
         match self.request {
             GpuRequest::Fraction { fraction, .. } => Some(fraction.of_mib(memory_mib?).max(1)),
@@ -131,7 +135,8 @@ impl AskedShare {
         }
     }
 
-    /// The part of the multiprocessors in percent: that of the memory, rounded down, so that the parts of one GPU never exceed it.
+    /// The part of the multiprocessors in percent: that of the memory, rounded down, so that the parts of one GPU don't exceed it. Only
+    /// pods below one percent get more, because the server knows no smaller part.
     fn compute_percent(&self, memory_mib: Option<i64>) -> Option<u8> {
         let percent = match self.request {
             GpuRequest::Fraction { fraction, .. } => fraction.of_mib(100),
@@ -145,28 +150,29 @@ impl AskedShare {
     /// beside `gpu-fraction` there is none.
     pub(crate) fn annotations(
         &self,
-        pod: &Pod,
+        pod: &Value,
         promise: Option<&Promise>,
         tier: Option<EnforcementTier>,
         devices: &str,
     ) -> Map<String, Value> {
         let mut annotations = Map::new();
-        if let Some(tier) = tier {
-            annotations.insert(keys::GPU_ENFORCEMENT_TIER.to_owned(), tier.name().into());
-        }
         if let Some(key) = keys::CONTAINER_DEVICES.of(&self.container) {
             annotations.insert(key, devices.into());
         }
         let Some(promise) = promise else { return annotations };
-        annotations.insert(keys::GPU_LIMITS.to_owned(), promise.limits.to_annotation().into());
+        if self.has_share_device {
+            annotations.insert(keys::GPU_LIMITS.to_owned(), promise.limits.to_annotation().into());
+            // Alone it would tell the node agent that somebody removed the limits.
+            annotations.extend(tier.map(|tier| (keys::GPU_ENFORCEMENT_TIER.to_owned(), tier.name().into())));
+        }
         let limit_mib = i64::try_from(promise.limits.memory_mib).unwrap_or(i64::MAX);
         for (key, mib) in [
             (keys::CONTAINER_MEMORY_REQUEST, promise.request_mib),
             (keys::CONTAINER_MEMORY_LIMIT, limit_mib),
         ] {
             let Some(key) = key.of(&self.container) else { continue };
-            let by_binder = matches!(self.request, GpuRequest::Fraction { .. });
-            if by_binder || !pod.metadata.annotations.contains_key(&key) {
+            let by_binder = matches!(self.request, GpuRequest::Fraction { .. }) || is_written_by_binder(pod, &key);
+            if by_binder || pod["metadata"]["annotations"][&key].is_null() {
                 annotations.insert(key, quantity_of_mib(mib).into());
             }
         }
@@ -174,19 +180,24 @@ impl AskedShare {
     }
 }
 
-/// Whether the annotation is one that binders alone write when they bind.
-pub(crate) fn is_bind_annotation(key: &str) -> bool {
-    BIND_ANNOTATIONS.contains(key)
+/// What a pod with these terms asks for that only a share device brings.
+fn needs_share_device(terms: GpuShareTerms) -> Option<&'static str> {
+    match (terms.enforcement, terms.compute_mode) {
+        (Enforcement::Required, _) => Some("its GPU memory limited"),
+        (Enforcement::Preferred, ComputeMode::SmSharing) => Some("a part of the multiprocessors"),
+        (Enforcement::Preferred, ComputeMode::TimeSlicing) => None,
+    }
 }
 
 /// Whether a binder wrote the annotation of this pod: one of its own, or request and limit of the container where the user asked in
 /// another way. Where the user asked by these annotations, they stay: they mean the same as without the binder's addition.
 pub(crate) fn is_written_by_binder(pod: &Value, key: &str) -> bool {
-    if is_bind_annotation(key) {
+    if keys::BINDER_POD_ANNOTATIONS.contains(key) {
         return true;
     }
     let has = |key: &str| !pod["metadata"]["annotations"][key].is_null();
-    if !has(keys::GPU_LIMITS) {
+    // A binder writes it together with the amounts.
+    if !has(keys::RECEIVED_GPUS) {
         return false;
     }
     let is_request = keys::CONTAINER_MEMORY_REQUEST.container(key).is_some();
@@ -208,10 +219,14 @@ mod tests {
     const LIMIT: &str = "nvidia.com/container.main.gpu-memory.limit";
     const MODE: &str = "nvidia.com/container.main.gpu-compute.mode";
 
+    fn with_share_device(name: &str) -> Value {
+        json!({ "name": name, "resources": { "limits": { "kai.scheduler/gpu-share": "1" } } })
+    }
+
     fn pod(annotations: Value) -> (Value, Pod) {
         let pod = json!({
             "metadata": { "name": "p", "annotations": annotations },
-            "spec": { "containers": [{ "name": "main" }, { "name": "side" }] },
+            "spec": { "containers": [with_share_device("main"), { "name": "side" }] },
         });
         let slim = serde_json::from_value(pod.clone()).unwrap();
         (pod, slim)
@@ -280,6 +295,10 @@ mod tests {
             assert_eq!(unknown(half(), tier, mode), Ok(None), "{tier:?}");
         }
         assert_eq!(unknown(json!({ "gpu-memory": "512" }), driver, mode), Ok(Some(512)));
+        for (amount, value) in [("gpu-fraction", "0.5"), ("gpu-memory", "512")] {
+            let sm_sharing = json!({ amount: value, MODE: "sm-sharing" });
+            assert_eq!(unknown(sm_sharing, Some(EnforcementTier::Mps), mode), failure, "{amount}");
+        }
         assert_eq!(
             unknown(json!({ REQUEST: "1Gi" }), driver, GpuSharingMode::NvFractions),
             Ok(Some(1024))
@@ -306,9 +325,70 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_promised_that_no_share_device_brings() {
+        let asked = |annotations: Value| {
+            let pod = json!({
+                "metadata": { "annotations": annotations },
+                "spec": { "initContainers": [{ "name": "init" }], "containers": [with_share_device("main")] },
+            });
+            let slim: Pod = serde_json::from_value(pod.clone()).unwrap();
+            AskedShare::of(&pod, &slim).map(|asked| (asked, pod))
+        };
+        let init = |other: Value| {
+            let mut annotations = json!({ "gpu-fraction": "0.5", "gpu-fraction-container-name": "init" });
+            annotations
+                .as_object_mut()
+                .unwrap()
+                .extend(other.as_object().unwrap().clone());
+            annotations
+        };
+        let (share, pod) = asked(init(json!({}))).unwrap();
+        let facts = node(Some(1000), Some(EnforcementTier::Driver));
+        let promise = share.promise("n", &facts, GpuSharingMode::HamiCore).unwrap();
+        let annotations = share.annotations(&pod, promise.as_ref(), facts.tier, "GPU-1");
+        let keys: Vec<&String> = annotations.keys().collect();
+        let container = "nvidia.com/container.init";
+        let expect = [".gpu-memory.limit", ".gpu-memory.request", ".gpus.devices"];
+        assert_eq!(keys, expect.map(|suffix| format!("{container}{suffix}")).each_ref());
+        let unlabelled = node(None, Some(EnforcementTier::Driver));
+        let promise = share.promise("n", &unlabelled, GpuSharingMode::NonMemoryEnforced);
+        assert_eq!(promise, Ok(None), "the label is for limits");
+        for (key, value, wish) in [
+            ("kai.scheduler/gpu-enforcement", "required", "its GPU memory limited"),
+            (
+                "nvidia.com/container.init.gpu-compute.mode",
+                "sm-sharing",
+                "a part of the multiprocessors",
+            ),
+        ] {
+            let failure = asked(init(json!({ key: value }))).unwrap_err();
+            let container = "init".to_owned();
+            assert_eq!(failure, BindFailure::NoShareDevice { container, wish });
+        }
+    }
+
+    #[test]
+    fn a_pod_with_sm_sharing_is_bound_to_nodes_with_a_server_alone() {
+        let on = |tier| {
+            let asked = asked(json!({ "gpu-fraction": "0.5", MODE: "sm-sharing" }));
+            asked.promise("n", &node(Some(1000), tier), GpuSharingMode::NonMemoryEnforced)
+        };
+        assert!(on(Some(EnforcementTier::Mps)).is_ok());
+        for tier in [None, Some(EnforcementTier::Driver), Some(EnforcementTier::Watch)] {
+            let failure = BindFailure::ModeNotOffered {
+                node: "n".into(),
+                tier: tier.map(EnforcementTier::name),
+                mode: ComputeMode::SmSharing,
+            };
+            assert_eq!(on(tier), Err(failure));
+        }
+    }
+
+    #[test]
     fn multiprocessors_are_shared_like_memory() {
         let percent = |annotations: Value| {
-            let promise = asked(annotations).promise("n", &node(Some(1000), None), GpuSharingMode::NonMemoryEnforced);
+            let facts = node(Some(1000), Some(EnforcementTier::Mps));
+            let promise = asked(annotations).promise("n", &facts, GpuSharingMode::NonMemoryEnforced);
             promise.unwrap().unwrap().limits.compute_percent
         };
         assert_eq!(percent(json!({ "gpu-fraction": "0.5" })), None);
@@ -328,7 +408,7 @@ mod tests {
             let asked = AskedShare::of(&pod, &slim).unwrap();
             let facts = node(Some(1000), Some(EnforcementTier::Driver));
             let promise = asked.promise("n", &facts, GpuSharingMode::NonMemoryEnforced).unwrap();
-            let mut annotations = asked.annotations(&slim, promise.as_ref(), facts.tier, "GPU-1");
+            let mut annotations = asked.annotations(&pod, promise.as_ref(), facts.tier, "GPU-1");
             assert_eq!(
                 annotations.remove("kai.scheduler/gpu-enforcement-tier"),
                 Some("driver".into())
@@ -352,6 +432,10 @@ mod tests {
             json!({ "gpu-memory": "400", REQUEST: "400Mi" }),
             json!({ LIMIT: "400Mi" }),
         );
+        check(
+            json!({ "gpu-memory": "400", "kai.scheduler/received-gpus": "GPU-0", REQUEST: "400Mi", LIMIT: "9Mi" }),
+            json!({ LIMIT: "400Mi" }),
+        );
         check(json!({ REQUEST: "300Mi" }), json!({ LIMIT: "300Mi" }));
         check(json!({ LIMIT: "300Mi" }), json!({ REQUEST: "300Mi" }));
         check(json!({ REQUEST: "300Mi", LIMIT: "2Gi" }), json!({}));
@@ -360,13 +444,15 @@ mod tests {
     #[test]
     fn a_container_with_a_long_name_has_limits_all_the_same() {
         let long = "c".repeat(63);
-        let pod = json!({ "metadata": { "annotations": { "gpu-memory": "5" } }, "spec": { "containers": [{ "name": long }] } });
+        let pod = json!({
+            "metadata": { "annotations": { "gpu-memory": "5" } }, "spec": { "containers": [with_share_device(&long)] },
+        });
         let slim: Pod = serde_json::from_value(pod.clone()).unwrap();
         let asked = AskedShare::of(&pod, &slim).unwrap();
         let promise = asked
             .promise("n", &node(None, None), GpuSharingMode::NonMemoryEnforced)
             .unwrap();
-        let annotations = asked.annotations(&slim, promise.as_ref(), None, "GPU-1");
+        let annotations = asked.annotations(&pod, promise.as_ref(), None, "GPU-1");
         let keys: Vec<&String> = annotations.keys().collect();
         assert_eq!(
             keys,
@@ -392,19 +478,19 @@ mod tests {
             let keys = pod["metadata"]["annotations"].as_object().unwrap().keys();
             keys.filter(|key| is_written_by_binder(&pod, key)).cloned().collect()
         };
-        let limits = "kai.scheduler/gpu-limits";
+        let gpus = "kai.scheduler/received-gpus";
         assert_eq!(
-            written(json!({ "gpu-fraction": "0.5", limits: "{}", REQUEST: "1Mi", LIMIT: "1Mi", "team": "a" })),
-            [limits, LIMIT, REQUEST]
+            written(json!({ "gpu-fraction": "0.5", gpus: "GPU-1", REQUEST: "1Mi", LIMIT: "1Mi", "team": "a" })),
+            [gpus, LIMIT, REQUEST]
         );
         assert_eq!(
-            written(json!({ "gpu-memory": "5", limits: "{}", REQUEST: "5Mi", LIMIT: "5Mi" })),
-            [limits, LIMIT]
+            written(json!({ "gpu-memory": "5", gpus: "GPU-1", REQUEST: "5Mi", LIMIT: "5Mi" })),
+            [gpus, LIMIT]
         );
         let translated =
-            json!({ "gpu-memory": "5", "gpu-memory.limit": "6Mi", limits: "{}", REQUEST: "5Mi", LIMIT: "6Mi" });
-        assert_eq!(written(translated), [limits]);
-        assert_eq!(written(json!({ limits: "{}", REQUEST: "5Mi", LIMIT: "6Mi" })), [limits]);
+            json!({ "gpu-memory": "5", "gpu-memory.limit": "6Mi", gpus: "GPU-1", REQUEST: "5Mi", LIMIT: "6Mi" });
+        assert_eq!(written(translated), [gpus]);
+        assert_eq!(written(json!({ gpus: "GPU-1", REQUEST: "5Mi", LIMIT: "6Mi" })), [gpus]);
         assert_eq!(written(json!({ "gpu-fraction": "0.5", REQUEST: "1Mi" })), [""; 0]);
     }
 }

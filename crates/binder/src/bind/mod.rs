@@ -4,7 +4,8 @@
 //! so no bind delays another. For a pod with a GPU share it goes through these steps:
 //!
 //! 1. [`plan`]: decide whether and how to bind the pod.
-//! 2. [`limits`]: compute the limits that the pod gets; refuse a node that can not keep them. [`reserve`]: get a reservation pod with a known GPU for each GPU group; wait for it if necessary.
+//! 2. [`limits`]: compute the limits that the pod gets; refuse a node that can't keep them. [`reserve`]: get a reservation pod with a known
+//!    GPU for each GPU group; wait for it if necessary.
 //! 3. `announce`: write the group labels, the assigned GPUs and the limits on the pod. Other binds see the announced pod from here on.
 //! 4. `mark_reservation_used`: annotate the reservation pods, so that a deletion that was decided earlier fails on their version.
 //! 5. [`final_check`]: read the node again and check that the share fits and that the GPU belongs to this group alone. The check comes
@@ -13,8 +14,8 @@
 //! 7. `post_binding`: create the Binding, for exactly the version of the pod that was checked.
 //! 8. [`report`]: write the status of the BindRequest, the pod condition and the event.
 //!
-//! [`failure`] has the reasons why a bind fails. A failed attempt takes back steps 3 and 6 ([`rollback`]) before it reports the failure. The reservation pods are left to
-//! `reservation::reconcile`, which knows their other users. A pod without a GPU share needs steps 1, 3, 7 and 8 only.
+//! [`failure`] has the reasons why a bind fails. A failed attempt takes back steps 3 and 6 ([`rollback`]) before it reports the failure. The
+//! reservation pods are left to `reservation::reconcile`, which knows their other users. A pod without a GPU share needs steps 1, 3, 7 and 8 only.
 
 pub(crate) mod attempt;
 mod config_maps;

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 
 use kai_api::{BindRequest, Pod, keys};
 use kai_engine::model::PodPhase;
+use serde_json::Value;
 
 use crate::GpuGroupKey;
 use crate::bind::failure::BindFailure;
+use crate::bind::limits::AskedShare;
 use crate::node::allocations::targets_pod;
 
 /// What to do about a BindRequest.
@@ -21,17 +23,17 @@ pub(crate) enum BindPlan {
     /// Bind the pod, which has no GPU share.
     BindWithoutShare,
     /// Bind the pod to shares of these groups' GPUs, in this order.
-    BindShare(Vec<GpuGroupKey>),
+    BindShare(Vec<GpuGroupKey>, AskedShare),
 }
 
-/// Plans the bind. `pod` is `None` if the named pod does not exist.
-pub(crate) fn bind_plan(request: &BindRequest, pod: Option<&Pod>, scheduler_name: &str) -> BindPlan {
+/// Plans the bind. `pod` is the named pod with all its fields, and in short; `None` if it does not exist.
+pub(crate) fn bind_plan(request: &BindRequest, pod: Option<(&Value, &Pod)>, scheduler_name: &str) -> BindPlan {
     let node = request.selected_node();
     let shares = request.received_resource_type() == keys::RECEIVED_FRACTION;
     if node.is_empty() || (shares && request.gpu_groups().is_empty()) {
         return BindPlan::DeleteRequest;
     }
-    let Some(pod) = pod.filter(|pod| targets_pod(request, pod)) else {
+    let Some((full, pod)) = pod.filter(|(_, pod)| targets_pod(request, pod)) else {
         return BindPlan::Unbindable(BindFailure::PodGone);
     };
     match pod.node_name() {
@@ -57,15 +59,28 @@ pub(crate) fn bind_plan(request: &BindRequest, pod: Option<&Pod>, scheduler_name
     if groups.iter().collect::<BTreeSet<_>>().len() < groups.len() {
         return BindPlan::Unbindable(BindFailure::GpuGroupTwice);
     }
-    if let Err(error) = request.compute_mode() {
-        return BindPlan::Unbindable(error.into());
+    match asked_share(request, full, pod) {
+        Ok(asked) => BindPlan::BindShare(groups, asked),
+        Err(failure) => BindPlan::Unbindable(failure),
     }
-    BindPlan::BindShare(groups)
+}
+
+/// The share that the pod asks for. The request must be for the same compute mode.
+fn asked_share(request: &BindRequest, full: &Value, pod: &Pod) -> Result<AskedShare, BindFailure> {
+    let of_request = request.compute_mode()?;
+    let asked = AskedShare::of(full, pod)?;
+    match asked.terms.compute_mode {
+        mode if mode == of_request => Ok(asked),
+        mode => Err(BindFailure::OtherRequestMode {
+            request: of_request,
+            pod: mode,
+        }),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
@@ -77,17 +92,20 @@ mod tests {
         let owners = json!([{ "kind": "Pod", "name": "p", "uid": "1" }]);
         let request = json!({ "metadata": { "name": "p", "ownerReferences": owners }, "spec": spec });
         let pod = pod.map(|change| {
-            let mut pod =
-                json!({ "metadata": { "name": "p", "uid": "1" }, "spec": { "schedulerName": "kai-scheduler" } });
+            let mut pod = json!({
+                "metadata": { "name": "p", "uid": "1", "annotations": { "gpu-fraction": "0.5" } },
+                "spec": { "schedulerName": "kai-scheduler", "containers": [{ "name": "main" }] },
+            });
             for (part, fields) in change.as_object().unwrap() {
                 for (name, value) in fields.as_object().unwrap() {
                     pod[part][name] = value.clone();
                 }
             }
-            serde_json::from_value::<Pod>(pod).unwrap()
+            (serde_json::from_value::<Pod>(pod.clone()).unwrap(), pod)
         });
-        let found = bind_plan(&serde_json::from_value(request).unwrap(), pod.as_ref(), "kai-scheduler");
-        assert_eq!(format!("{found:?}"), expect);
+        let pod = pod.as_ref().map(|(slim, pod)| (pod, slim));
+        let found = bind_plan(&serde_json::from_value(request).unwrap(), pod, "kai-scheduler");
+        assert!(format!("{found:?}").starts_with(expect), "{found:?}");
     }
 
     #[test]
@@ -103,7 +121,7 @@ mod tests {
         check(
             share.clone(),
             Some(json!({})),
-            r#"BindShare([GpuGroupKey { node: "n", group: "g" }])"#,
+            r#"BindShare([GpuGroupKey { node: "n", group: "g" }], "#,
         );
         check(
             json!({ "receivedResourceType": "Fraction", "selectedGPUGroups": ["g", "g"] }),
@@ -114,7 +132,16 @@ mod tests {
         check(
             json!({ "receivedResourceType": "Fraction", "selectedFractionalGpuGroups": fractional("g") }),
             Some(json!({})),
-            r#"BindShare([GpuGroupKey { node: "n", group: "g" }])"#,
+            "Unbindable(OtherRequestMode { request: SmSharing, pod: TimeSlicing })",
+        );
+        let container = json!({ "name": "main", "resources": { "limits": { "kai.scheduler/gpu-share": "1" } } });
+        check(
+            json!({ "receivedResourceType": "Fraction", "selectedFractionalGpuGroups": fractional("g") }),
+            Some(json!({
+                "metadata": { "annotations": { "gpu-fraction": "0.5", "nvidia.com/container.main.gpu-compute.mode": "sm-sharing" } },
+                "spec": { "containers": [container] },
+            })),
+            r#"BindShare([GpuGroupKey { node: "n", group: "g" }], "#,
         );
         check(
             json!({ "receivedResourceType": "Fraction", "selectedGPUGroups": ["g"],
@@ -144,6 +171,12 @@ mod tests {
         ] {
             check(share.clone(), Some(ended), "Unbindable(PodEnded)");
         }
+        let required = json!({ "gpu-fraction": "0.5", "kai.scheduler/gpu-enforcement": "required" });
+        check(
+            share.clone(),
+            Some(json!({ "metadata": { "annotations": required } })),
+            r#"Unbindable(NoShareDevice { container: "main", "#,
+        );
         check(
             share,
             Some(json!({ "spec": { "schedulerName": "other" } })),

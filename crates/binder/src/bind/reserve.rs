@@ -59,14 +59,10 @@ impl Binder {
             return Err(NotBound::RetryAfter(RESERVATION_POLL));
         }
         if let (ReservationState::Ready { .. } | ReservationState::WaitingForGpu, Some(found)) = (&state, &found)
-            && found.compute_mode != mode
+            && let Some(held) = self.held_mode(key, found).await?.filter(|held| *held != mode)
         {
-            return Err(BindFailure::OtherComputeMode {
-                key: key.clone(),
-                held: found.compute_mode,
-                pod: mode,
-            }
-            .into());
+            let (key, pod) = (key.clone(), mode);
+            return Err(BindFailure::OtherComputeMode { key, held, pod }.into());
         }
         match (state, found) {
             (ReservationState::Missing, _) => {
@@ -104,6 +100,19 @@ impl Binder {
             }
             (_, None) => Err(NotBound::RetryAfter(RETRY_SOON)),
         }
+    }
+
+    /// The compute mode of the group; `None` if neither its reservation pod nor a pod of the group has one yet.
+    async fn held_mode(
+        &self,
+        key: &GpuGroupKey,
+        found: &Reservation,
+    ) -> Result<Option<ComputeMode>, kai_cluster::Error> {
+        if found.compute_mode.is_some() {
+            return Ok(found.compute_mode);
+        }
+        let allocations = self.node_allocations(&key.node, None, &[]).await?;
+        Ok(allocations.compute_mode(&key.group))
     }
 
     /// Whether pods of the group are running. Then the new reservation must get exactly their GPU, which only the garbage collection of

@@ -160,12 +160,10 @@ impl NodeAllocations {
             .map(String::as_str)
     }
 
-    /// The compute mode of the group's pods.
-    pub(crate) fn compute_mode(&self, group: &str) -> ComputeMode {
-        self.active_members(group)
-            .next()
-            .map(|pod| pod.compute_mode)
-            .unwrap_or_default()
+    /// The compute mode of the group's bound pods, also of terminating ones; `None` if there are none.
+    pub(crate) fn compute_mode(&self, group: &str) -> Option<ComputeMode> {
+        let member = self.bound.iter().find(|pod| pod.uses(group));
+        member.map(|pod| pod.compute_mode)
     }
 
     /// A pod of the group that uses another GPU.

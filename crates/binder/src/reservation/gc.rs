@@ -104,7 +104,7 @@ mod tests {
             alive: true,
             terminating: false,
             gpu: Some("GPU-1".into()),
-            compute_mode: ComputeMode::TimeSlicing,
+            compute_mode: Some(ComputeMode::TimeSlicing),
             out_of_cpu_or_memory: false,
         }
     }

@@ -61,7 +61,7 @@ impl Binder {
             }
             (GcAction::Recreate, _) => {
                 let own: Vec<String> = allocations.gpus_of_members(&key.group).map(str::to_owned).collect();
-                let mode = allocations.compute_mode(&key.group);
+                let mode = allocations.compute_mode(&key.group).unwrap_or_default();
                 self.recreate_reservation(key, &own, allocations.unreserved_gpu(&key.group), mode)
                     .await
             }

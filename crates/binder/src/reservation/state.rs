@@ -22,8 +22,8 @@ pub(crate) struct Reservation {
     pub(crate) terminating: bool,
     /// UUID of the GPU that the pod holds, once it is annotated.
     pub(crate) gpu: Option<String>,
-    /// The compute mode of the group's pods.
-    pub(crate) compute_mode: ComputeMode,
+    /// The compute mode of the group's pods; `None` in pods of KAI's binder and of earlier versions.
+    pub(crate) compute_mode: Option<ComputeMode>,
     /// Whether the kubelet rejected the pod because the node has no CPU or memory left for it.
     pub(crate) out_of_cpu_or_memory: bool,
 }
@@ -49,13 +49,11 @@ impl Reservation {
                 .text(keys::RESERVED_GPU)
                 .filter(|gpu| !gpu.is_empty())
                 .map(str::to_owned),
-            // Binders before the annotation knew no other mode.
             compute_mode: pod
                 .metadata
                 .annotations
                 .text(keys::RESERVATION_COMPUTE_MODE)
-                .and_then(ComputeMode::from_name)
-                .unwrap_or_default(),
+                .and_then(ComputeMode::from_name),
             out_of_cpu_or_memory: false,
         }
     }
@@ -168,7 +166,7 @@ mod tests {
             alive: true,
             terminating: false,
             gpu: None,
-            compute_mode: ComputeMode::TimeSlicing,
+            compute_mode: Some(ComputeMode::TimeSlicing),
             out_of_cpu_or_memory: false,
         }
     }

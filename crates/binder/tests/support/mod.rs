@@ -105,18 +105,26 @@ impl TestCluster {
 
     /// Creates a pod as the admission webhook leaves it.
     pub(crate) fn pod(&self, name: &str, annotations: Value) -> Value {
+        self.pod_with(name, annotations, json!({}))
+    }
+
+    /// The same with other fields of the spec.
+    pub(crate) fn pod_with(&self, name: &str, annotations: Value, spec: Value) -> Value {
         let mut annotations = annotations;
         if annotations["runai/shared-gpu-configmap"].is_null() {
             annotations["runai/shared-gpu-configmap"] = json!(format!("{name}-shared-gpu"));
         }
         let key =
             json!({ "configMapKeyRef": { "name": format!("{name}-shared-gpu-0"), "key": "NVIDIA_VISIBLE_DEVICES" } });
-        let pod = json!({
+        let mut pod = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": { "name": name, "namespace": NS, "annotations": annotations },
             "spec": { "schedulerName": "kai-scheduler", "containers": [
-                { "name": "main", "image": "x", "env": [{ "name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": key }] } ] },
+                { "name": "main", "image": "x", "env": [{ "name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": key }],
+                  "resources": { "limits": { "kai.scheduler/gpu-share": "1" } } } ] },
         });
+        let fields = spec.as_object().unwrap().clone();
+        pod["spec"].as_object_mut().unwrap().extend(fields);
         self.store.create(pod).unwrap().to_value()
     }
 

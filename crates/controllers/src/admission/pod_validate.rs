@@ -9,7 +9,7 @@ use super::args::{Feature, Settings};
 use super::queue_lister::QueueLister;
 use super::review::{FieldError, Operation, Request, Verdict};
 use super::unstructured::{self, MetadataMap};
-use super::{gpu_share, ignored_values, priority_class, protected_keys, service_account_policies, visible_devices};
+use super::{gpu_share, ignored_values, priority_class, protected_keys, visible_devices};
 
 /// Reviews a pod.
 pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn QueueLister) -> Verdict {
@@ -17,12 +17,9 @@ pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn Queu
         Operation::Delete | Operation::Connect => return Verdict::default(),
         Operation::Create | Operation::Update => {}
     }
-    let mut errors = if service_account_policies::is_account_without_limits(settings, &request.user_info) {
-        protected_keys::validate_limits(request)
-    } else if settings.trusts(&request.user_info) {
-        Vec::new()
-    } else {
-        protected_keys::validate_pod(request, &settings.scheduler_name, &settings.reservation_pods)
+    let mut errors = match settings.trusts(&request.user_info) {
+        true => Vec::new(),
+        false => protected_keys::validate_pod(request, &settings.scheduler_name, &settings.reservation_pods),
     };
     let ours = unstructured::text(&request.object, "/spec/schedulerName") == Some(&settings.scheduler_name);
     if ours {
@@ -415,37 +412,6 @@ mod tests {
         assert_eq!(message(&request, &settings()), "");
         request.user_info = user("system:serviceaccount:team-a:default");
         assert_ne!(message(&request, &settings()), "");
-    }
-
-    #[test]
-    fn only_the_binder_changes_limits() {
-        let limits =
-            |mib: u32| json!({"kai.scheduler/gpu-limits": format!(r#"{{"container":"c","memoryMiB":{mib}}}"#)});
-        let mut request = Request {
-            operation: Operation::Update,
-            old_object: pod(limits(1), json!({})),
-            object: pod(limits(2), json!({})),
-            ..Request::default()
-        };
-        for (account, allowed) in [
-            ("kai-scheduler:binder", true),
-            ("kai-scheduler:kai-all", true),
-            ("kai-scheduler:kai-node-agent", false),
-            ("kai-scheduler:scheduler", false),
-            ("kai-resource-reservation:kai-resource-reservation", false),
-        ] {
-            request.user_info.username = format!("system:serviceaccount:{account}");
-            let message = message(&request, &settings());
-            assert_eq!(message.is_empty(), allowed, "{account}: {message}");
-            assert!(
-                allowed || message.contains("only the binder's account changes"),
-                "{message}"
-            );
-        }
-        request.user_info.username = "system:serviceaccount:kai-scheduler:kai-node-agent".to_owned();
-        request.object = pod(limits(1), json!({}));
-        request.object["metadata"]["annotations"]["run.ai/reserve_for_gpu_index"] = "GPU-1".into();
-        assert_eq!(message(&request, &settings()), "");
     }
 
     #[test]

@@ -42,15 +42,11 @@ pub(crate) const FIXED_ANNOTATIONS: ProtectedKeys = ProtectedKeys {
     map: MetadataMap::Annotations,
     keys: keys::GPU_REQUEST_ANNOTATIONS,
 };
-/// The annotations of a bound pod's limits. Of the scheduler's own accounts only the binder's writes them, so that no other component, such as
-/// the agent of a node, can lift a limit.
-pub(crate) const LIMIT_ANNOTATIONS: ProtectedKeys = ProtectedKeys {
+/// The GPUs and limits of a bound pod. Of the scheduler's own accounts only the binder's writes them, so that no other component, such as the
+/// agent of a node, can lift a limit.
+pub(crate) const BINDER_ANNOTATIONS: ProtectedKeys = ProtectedKeys {
     map: MetadataMap::Annotations,
-    keys: KeySet {
-        exact: &[keys::GPU_LIMITS, keys::GPU_ENFORCEMENT_TIER],
-        prefixes: &[],
-        containers: &[keys::CONTAINER_DEVICES],
-    },
+    keys: keys::BINDER_POD_ANNOTATIONS,
 };
 /// Values of the label `app` that mark the scheduler's own pods.
 pub(crate) fn own_apps(reservation_pods: &ReservationPods) -> [&str; 2] {
@@ -62,8 +58,8 @@ pub(crate) const KEY_ADDED: &str = "only the scheduler writes this; remove it fr
                                         it was copied into";
 /// Denial of a change or removal of a protected key.
 pub(crate) const KEY_CHANGED: &str = "only the scheduler changes or removes this; keep it as it is";
-/// Denial of changed limits by an account of the scheduler.
-pub(crate) const LIMITS_CHANGED: &str = "only the binder's account changes or removes this; keep it as it is";
+/// Denial of changed GPUs or limits by an account of the scheduler.
+pub(crate) const BINDER_KEY_CHANGED: &str = "only the binder's account changes or removes this; keep it as it is";
 /// Denial of a changed GPU request.
 pub(crate) const GPU_REQUEST_CHANGED: &str =
     "a pod's GPU request can't change after the pod was created; delete the pod and create it anew";
@@ -138,19 +134,6 @@ pub(crate) fn validate_pod(
         Operation::Delete | Operation::Connect => {}
     }
     errors
-}
-
-/// Reviews the limits in an update of a pod by one of the scheduler's own accounts that is not the binder's.
-pub(crate) fn validate_limits(request: &Request) -> Vec<FieldError> {
-    match request.operation {
-        Operation::Update => {}
-        Operation::Create | Operation::Delete | Operation::Connect => return Vec::new(),
-    }
-    let (mut keys, removed) = LIMIT_ANNOTATIONS.differences(&request.old_object, &request.object);
-    keys.extend(removed);
-    let path = LIMIT_ANNOTATIONS.map.path();
-    let error = |key: &&str| FieldError::forbidden(format!("{path}.{key}"), LIMITS_CHANGED);
-    keys.iter().map(error).collect()
 }
 
 /// Whether the pod is a reservation pod on a node of fake-gpu-operator, which annotates it with its GPU. The binder gives only these pods

@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use super::admission_policies::{condition, deny_unless, policy, rule};
 use super::args::Settings;
-use super::review::User;
 use super::{admission_policies, protected_keys};
 
 /// Names of the policies of this file.
@@ -77,7 +76,7 @@ pub(super) fn policies(settings: &Settings) -> Vec<Value> {
             &of_all,
             &[
                 deny_unless(&unchanged_fields("status", &KUBELET_STATUS_FIELDS), STATUS_CHANGED),
-                limits_validation(settings),
+                binder_validation(settings),
             ],
         ),
         policy(
@@ -170,14 +169,14 @@ fn spec_validations(settings: &Settings) -> Vec<Value> {
             ),
             METADATA_CHANGED,
         ),
-        limits_validation(settings),
+        binder_validation(settings),
     ]
 }
 
-/// No account but the binder's changes the limits of a pod.
-fn limits_validation(settings: &Settings) -> Value {
+/// No account but the binder's changes the GPUs and limits of a pod.
+fn binder_validation(settings: &Settings) -> Value {
     let binders = BINDERS.map(|role| account(&settings.system_namespace, role));
-    let table = &protected_keys::LIMIT_ANNOTATIONS;
+    let table = &protected_keys::BINDER_ANNOTATIONS;
     let expression = format!(
         "request.resource.resource != 'pods' || {} || {}",
         is_one_of(&binders),
@@ -187,15 +186,9 @@ fn limits_validation(settings: &Settings) -> Value {
         "Pod: {}: {}: {}",
         table.map.path(),
         admission_policies::key_list(table),
-        protected_keys::LIMITS_CHANGED
+        protected_keys::BINDER_KEY_CHANGED
     );
     deny_unless(&expression, &message)
-}
-
-/// Whether the user is one of our accounts, and not one that binds pods.
-pub(super) fn is_account_without_limits(settings: &Settings, user: &User) -> bool {
-    let binders = BINDERS.map(|role| account(&settings.system_namespace, role));
-    all_accounts(settings).contains(&user.username) && !binders.contains(&user.username)
 }
 
 /// Whether the field is unchanged, as a CEL expression.
