@@ -37,12 +37,7 @@ impl Launcher {
             true => std::process::Command::new(&self.program),
             false => {
                 let mut command = std::process::Command::new("/proc/self/exe");
-                command
-                    .arg(LAUNCH_COMMAND)
-                    .arg("--root")
-                    .arg(&self.host_root)
-                    .arg("--")
-                    .arg(&self.program);
+                command.arg(LAUNCH_COMMAND).arg("--").arg(&self.program);
                 command
             }
         };
