@@ -40,7 +40,9 @@ mod tests {
         assert_eq!(command.get_program(), "/proc/self/exe");
         let words = ["kai".as_ref()].into_iter().chain(command.get_args());
         match crate::Arguments::try_parse_from(words).unwrap().command {
-            crate::Command::MpsLaunch(read) => assert_eq!((read.program, read.arguments), (launcher.program, arguments.into())),
+            crate::Command::MpsLaunch(read) => {
+                assert_eq!((read.program, read.arguments), (launcher.program, arguments.into()))
+            }
             other => panic!("{other:?}"),
         }
     }

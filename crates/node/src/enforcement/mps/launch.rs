@@ -1,7 +1,7 @@
 //! Runs the host's control program. In the agent's container the program would find neither its libraries nor the server that it starts, and the
 //! host's files are read-only there; so a child of this program enters the mount namespace of the host's init first. A call has a time limit.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -56,22 +56,13 @@ impl Launcher {
         environment: &[(&'static str, String)],
         seconds_max: Duration,
     ) -> Result<String, String> {
-        let words = call.arguments.join(" ");
-        let shown = format!(
-            "{} {}",
-            self.program,
-            [words.as_str(), call.input.trim()].join(" ").trim()
-        );
-        let mut command = self.command(&call.arguments, environment);
+        let shown = format!("{} {}", self.program, call.join(" "));
+        let mut command = self.command(call, environment);
         command
-            .stdin(Stdio::piped())
+            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("running {shown}: {error}"))?;
-        if let Some(mut stdin) = child.stdin.take() {
-            // A program that has ended already reads nothing; its exit status says why.
-            let _ = stdin.write_all(call.input.as_bytes());
-        }
         let (out, err) = (reader(child.stdout.take()), reader(child.stderr.take()));
         let status = match wait(&mut child, seconds_max) {
             Ok(status) => status,

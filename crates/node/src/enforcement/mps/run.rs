@@ -1,4 +1,4 @@
-//! The thread that runs the daemons of this node. It starts and watches them as [`Supervisor`] says, creates namespaces on request, and keeps
+//! The thread that runs the daemon of this node. It starts and watches it as [`Supervisor`] says, creates namespaces on request, and keeps
 //! the GPUs in the compute mode that makes the server the only way to them.
 
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ pub struct MpsConfig {
     pub host_root: PathBuf,
     /// Where the files of the tier are; the same path here and on the host.
     pub state_dir: PathBuf,
-    /// Between two looks at the daemons.
+    /// Between two looks at the daemon.
     pub pace: Duration,
 }
 
@@ -94,7 +94,7 @@ impl MpsHandle {
         let _ = self.requests.try_send(Request::Close(namespace.to_owned()));
     }
 
-    /// Ends clients and daemons, and gives the GPUs their usual compute mode.
+    /// Ends clients and daemon, and gives the GPUs their usual compute mode.
     pub async fn stop(&self) {
         let (reply, answer) = oneshot::channel();
         if self.requests.try_send(Request::Stop(reply)).is_ok() {
@@ -112,11 +112,14 @@ pub fn start(config: MpsConfig, driver: Arc<dyn Driver>) -> MpsHandle {
             host_root: config.host_root.clone(),
             program: config.plan.program.clone(),
         },
-        config,
         driver,
         namespaces: Namespaces::new(),
-        daemons: Vec::new(),
+        daemon: config.plan.daemon(&config.state_dir, &Namespaces::new()),
+        supervisor: Supervisor::new(Instant::now()),
+        child: None,
+        failed: None,
         status: sender,
+        config,
     };
     std::thread::spawn(move || worker.run(received));
     MpsHandle { requests, status }
@@ -128,30 +131,16 @@ struct Worker {
     driver: Arc<dyn Driver>,
     /// The namespaces of running containers: a daemon that is started anew gets them in its configuration.
     namespaces: Namespaces,
-    daemons: Vec<Supervised>,
-    status: watch::Sender<MpsStatus>,
-}
-
-struct Supervised {
     daemon: Daemon,
     supervisor: Supervisor,
     child: Option<Child>,
     /// Why the last start failed.
     failed: Option<String>,
+    status: watch::Sender<MpsStatus>,
 }
 
 impl Worker {
     fn run(mut self, requests: Receiver<Request>) {
-        let daemons = self.config.plan.daemons(&self.config.state_dir, &self.namespaces);
-        self.daemons = daemons
-            .into_iter()
-            .map(|daemon| Supervised {
-                daemon,
-                supervisor: Supervisor::new(Instant::now()),
-                child: None,
-                failed: None,
-            })
-            .collect();
         loop {
             self.look();
             let until = Instant::now() + self.config.pace;
@@ -173,32 +162,23 @@ impl Worker {
         }
     }
 
-    /// One look at each daemon.
+    /// One look at the daemon.
     fn look(&mut self) {
         let fenced = self.fence();
-        for at in 0..self.daemons.len() {
-            let seen = self.seen(at);
-            match self.daemons[at].supervisor.step(Instant::now(), seen) {
-                Order::Start => {
-                    let started = fenced.clone().and_then(|()| self.start_daemon(at));
-                    self.daemons[at].failed = started.err();
-                }
-                Order::Kill => self.kill(at),
-                Order::Wait => {}
+        let seen = self.seen();
+        match self.supervisor.step(Instant::now(), seen) {
+            Order::Start => {
+                let started = fenced.clone().and_then(|()| self.start_daemon());
+                self.failed = started.err();
             }
+            Order::Kill => self.kill(),
+            Order::Wait => {}
         }
-        let failed = self.daemons.iter().find_map(|one| match one.supervisor.health() {
-            Health::Fails(reason) => Some(format!("{}: {reason}", one.daemon.name)),
-            Health::Starting | Health::Serves => None,
-        });
-        let serves = self
-            .daemons
-            .iter()
-            .all(|one| *one.supervisor.health() == Health::Serves);
-        let status = match (fenced, failed, serves) {
-            (Err(reason), _, _) | (Ok(()), Some(reason), _) => MpsStatus::Fails(reason),
-            (Ok(()), None, true) => MpsStatus::Serves,
-            (Ok(()), None, false) => MpsStatus::Starting,
+        let status = match (fenced, self.supervisor.health()) {
+            (Err(reason), _) => MpsStatus::Fails(reason),
+            (Ok(()), Health::Fails(reason)) => MpsStatus::Fails(reason.clone()),
+            (Ok(()), Health::Serves) => MpsStatus::Serves,
+            (Ok(()), Health::Starting) => MpsStatus::Starting,
         };
         self.status
             .send_if_modified(|known| std::mem::replace(known, status.clone()) != status);
@@ -217,66 +197,64 @@ impl Worker {
         Ok(())
     }
 
-    fn seen(&mut self, at: usize) -> Seen {
-        let protocol = self.config.plan.protocol;
-        let one = &mut self.daemons[at];
-        if let Some(reason) = one.failed.take() {
+    fn seen(&mut self) -> Seen {
+        if let Some(reason) = self.failed.take() {
             return Seen::Ended(reason);
         }
-        let Some(child) = &mut one.child else {
+        let Some(child) = &mut self.child else {
             return Seen::NoProcess;
         };
         match child.try_wait() {
             Ok(Some(status)) => {
-                one.child = None;
-                let log = one.daemon.log_dir.join("control.log");
+                self.child = None;
+                let log = self.daemon.log_dir.join("control.log");
                 return Seen::Ended(format!("it ended ({status}); see {}", log.display()));
             }
             Ok(None) => {}
             Err(error) => return Seen::Silent(error.to_string()),
         }
-        let answer = self
-            .launcher
-            .call(&commands::probe(protocol), &one.daemon.environment, COMMAND_MAX);
-        match answer.and_then(|answer| commands::serves(protocol, &answer)) {
+        match self
+            .command(&commands::probe())
+            .and_then(|answer| commands::serves(&answer))
+        {
             Ok(()) => Seen::Serves,
             Err(reason) => Seen::Silent(reason),
         }
     }
 
-    fn start_daemon(&mut self, at: usize) -> Result<(), String> {
+    fn start_daemon(&mut self) -> Result<(), String> {
         // The configuration has the namespaces of the containers that run now.
-        let plan = &self.config.plan;
-        let daemons = plan.daemons(&self.config.state_dir, &self.namespaces);
-        let one = &mut self.daemons[at];
-        one.daemon = daemons.into_iter().nth(at).expect("a plan has the same daemons always");
-        for directory in [&one.daemon.pipe_dir, &one.daemon.log_dir] {
+        self.daemon = self.config.plan.daemon(&self.config.state_dir, &self.namespaces);
+        let Daemon {
+            arguments,
+            environment,
+            pipe_dir,
+            log_dir,
+            config_file,
+            config,
+        } = &self.daemon;
+        for directory in [pipe_dir, log_dir] {
             std::fs::create_dir_all(directory).map_err(|error| format!("creating {}: {error}", directory.display()))?;
         }
-        if one.daemon.pipe_dir.join("control").exists() {
+        if pipe_dir.join("control").exists() {
             // A daemon that an earlier agent left behind: a second one would not start.
-            let _ = self
-                .launcher
-                .call(&commands::quit(plan.protocol), &one.daemon.environment, STOP_MAX);
+            let _ = self.launcher.call(&commands::quit(), environment, STOP_MAX);
         }
-        if let Some((path, text)) = &one.daemon.config {
-            std::fs::write(path, text).map_err(|error| format!("writing {}: {error}", path.display()))?;
-        }
-        let mut command = self.launcher.command(&one.daemon.arguments, &one.daemon.environment);
+        std::fs::write(config_file, config).map_err(|error| format!("writing {}: {error}", config_file.display()))?;
+        let mut command = self.launcher.command(arguments, environment);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        one.child = Some(
+        self.child = Some(
             command
                 .spawn()
                 .map_err(|error| format!("starting {}: {error}", self.launcher.program))?,
         );
-        tracing::info!(daemon = one.daemon.name, "started");
+        tracing::info!("started the daemon of the multi-process server");
         Ok(())
     }
 
-    fn kill(&mut self, at: usize) {
-        let one = &mut self.daemons[at];
-        if let Some(mut child) = one.child.take() {
-            tracing::warn!(daemon = one.daemon.name, "does not serve; killing it");
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            tracing::warn!("the daemon of the multi-process server does not serve; killing it");
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -289,7 +267,7 @@ impl Worker {
         }
         // An earlier container of the share device may have left its namespace, with other limits.
         self.close(&namespace.name);
-        for command in commands::create(self.config.plan.protocol, &namespace) {
+        for command in commands::create(&namespace) {
             if let Err(reason) = self.command(&command) {
                 self.close(&namespace.name);
                 return Err(reason);
@@ -301,33 +279,22 @@ impl Worker {
 
     fn close(&mut self, name: &str) {
         self.namespaces.remove(name);
-        if let Some(command) = commands::delete(self.config.plan.protocol, name) {
-            // Most often there is none.
-            let _ = self.command(&command);
-        }
+        // Most often there is none.
+        let _ = self.command(&commands::delete(name));
     }
 
-    /// Runs a command of the newer protocol, which has one daemon.
     fn command(&self, command: &Command) -> Result<String, String> {
-        let environment = &self.daemons[0].daemon.environment;
-        self.launcher.call(command, environment, COMMAND_MAX)
+        self.launcher.call(command, &self.daemon.environment, COMMAND_MAX)
     }
 
     /// Ends clients first: one that is killed inside of a kernel can block the server.
     fn stop(&mut self) {
-        let protocol = self.config.plan.protocol;
-        for one in &mut self.daemons {
-            let Some(mut child) = one.child.take() else { continue };
-            let call = |command: &Command| self.launcher.call(command, &one.daemon.environment, STOP_MAX);
-            let server =
-                commands::servers(protocol).and_then(|servers| commands::pids(&call(&servers).ok()?).first().copied());
-            let clients = commands::clients(protocol, server).and_then(|clients| call(&clients).ok());
-            for client in commands::pids(&clients.unwrap_or_default()) {
-                if let Some(command) = commands::terminate(protocol, server, client) {
-                    let _ = call(&command);
-                }
+        if let Some(mut child) = self.child.take() {
+            let call = |command: &Command| self.launcher.call(command, &self.daemon.environment, STOP_MAX);
+            for client in commands::pids(&call(&commands::clients()).unwrap_or_default()) {
+                let _ = call(&commands::terminate(client));
             }
-            let _ = call(&commands::quit(protocol));
+            let _ = call(&commands::quit());
             let deadline = Instant::now() + STOP_MAX;
             while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(20));

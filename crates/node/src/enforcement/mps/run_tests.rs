@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use kai_gpu::fake::{FakeDriver, Settings};
 
 use super::*;
-use crate::enforcement::mps::plan::{Protocol, namespace_name};
+use crate::enforcement::mps::plan::namespace_name;
 
 /// A fake host with the program, and the thread that runs it.
 struct Stage {
@@ -15,7 +15,7 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(protocol: Protocol, behavior: &str) -> Stage {
+    fn new(behavior: &str) -> Stage {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("nvidia-cuda-mps-control");
         std::fs::write(&program, include_str!("fake-control.sh")).unwrap();
@@ -33,7 +33,6 @@ impl Stage {
         let config = MpsConfig {
             plan: MpsPlan {
                 program: program.display().to_string(),
-                protocol,
                 gpus,
             },
             host_root: "/".into(),
@@ -84,7 +83,7 @@ fn fails(status: &MpsStatus) -> bool {
 
 #[tokio::test]
 async fn a_server_is_started_fenced_used_and_stopped() {
-    let stage = Stage::new(Protocol::Namespaces, "");
+    let stage = Stage::new("");
     stage.until(|status| *status == MpsStatus::Serves).await;
     assert_eq!(stage.modes(), [Some(GpuComputeMode::ExclusiveProcess); 2]);
     let config = std::fs::read_to_string(stage.dir.path().join("config")).unwrap();
@@ -127,7 +126,7 @@ async fn a_server_is_started_fenced_used_and_stopped() {
 
 #[tokio::test]
 async fn a_daemon_that_is_started_anew_knows_the_namespaces_of_running_containers() {
-    let stage = Stage::new(Protocol::Namespaces, "");
+    let stage = Stage::new("");
     stage.until(|status| *status == MpsStatus::Serves).await;
     stage.handle.open(namespace(25)).await.unwrap();
     let pid = std::fs::read_to_string(stage.pid_file()).unwrap();
@@ -156,12 +155,12 @@ async fn a_daemon_that_is_started_anew_knows_the_namespaces_of_running_container
 
 #[tokio::test]
 async fn a_daemon_that_dies_or_has_no_server_is_reported() {
-    let stage = Stage::new(Protocol::Namespaces, "die");
+    let stage = Stage::new("die");
     let reason = stage.until(fails).await.ability().unwrap_err();
     assert!(reason.contains("exit status: 1"), "{reason}");
     stage.handle.stop().await;
     // A daemon whose server has ended answers, and its clients would run without limits.
-    let stage = Stage::new(Protocol::Namespaces, "");
+    let stage = Stage::new("");
     stage.until(|status| *status == MpsStatus::Serves).await;
     stage.behave("no-server");
     let reason = stage.until(fails).await.ability().unwrap_err();
@@ -171,7 +170,7 @@ async fn a_daemon_that_dies_or_has_no_server_is_reported() {
 
 #[tokio::test]
 async fn a_compute_mode_that_somebody_changed_is_set_again() {
-    let stage = Stage::new(Protocol::Namespaces, "");
+    let stage = Stage::new("");
     stage.until(|status| *status == MpsStatus::Serves).await;
     let gpu = stage.driver.devices().unwrap().devices[1].uuid.clone();
     stage.driver.set_compute_mode(&gpu, GpuComputeMode::Default).unwrap();
@@ -182,18 +181,6 @@ async fn a_compute_mode_that_somebody_changed_is_set_again() {
     };
     tokio::time::timeout(Duration::from_secs(60), fenced).await.unwrap();
     stage.handle.stop().await;
-}
-
-#[tokio::test]
-async fn the_older_protocol_has_a_daemon_per_gpu_and_commands_on_stdin() {
-    let stage = Stage::new(Protocol::Legacy, "");
-    stage.until(|status| *status == MpsStatus::Serves).await;
-    let calls = stage.calls();
-    assert_eq!(calls.matches("-f -multiuser-server").count(), 2, "{calls}");
-    assert!(calls.contains("get_default_active_thread_percentage"), "{calls}");
-    stage.handle.open(namespace(25)).await.unwrap();
-    stage.handle.stop().await;
-    assert!(stage.calls().contains("quit"));
 }
 
 #[test]
@@ -207,7 +194,7 @@ fn a_command_that_hangs_is_given_up() {
         program: program.display().to_string(),
     };
     let refusal = launcher
-        .call(&commands::probe(Protocol::Namespaces), &[], Duration::from_millis(50))
+        .call(&commands::probe(), &[], Duration::from_millis(50))
         .unwrap_err();
     assert!(refusal.contains("no answer within"), "{refusal}");
 }

@@ -8,14 +8,14 @@ use kai_gpu::{Driver, Inventory};
 use parking_lot::Mutex;
 
 use super::ability::ability;
-use super::container::{ShareRequest, edits, share};
+use super::container::{ShareRequest, edits, namespace};
 use super::plan::{MpsPlan, namespace_name};
 use super::run::{MpsConfig, MpsHandle, MpsStatus, start};
 use crate::driver_files::cdi::Edits;
 use crate::enforcement::watch::ProcessFiles;
 use crate::enforcement::watch::source::host_processes;
 
-/// Between two looks at the daemons.
+/// Between two looks at the daemon.
 const PACE: Duration = Duration::from_secs(5);
 
 /// The server of this node, if it has one.
@@ -57,7 +57,7 @@ impl MpsService {
         host_processes(&self.processes)?;
         let mut server = self.server.lock();
         if server.as_ref().is_none_or(|running| running.plan != plan) {
-            // Dropping the last handle ends the thread of the earlier plan, which ends its daemons.
+            // Dropping the last handle ends the thread of the earlier plan, which ends its daemon.
             *server = None;
             let config = MpsConfig {
                 plan: plan.clone(),
@@ -95,12 +95,12 @@ impl MpsService {
     /// container must not start.
     pub async fn prepare(&self, request: &ShareRequest<'_>) -> Result<Edits, String> {
         let server = self.server.lock().clone();
-        let Some(Server { plan, handle, .. }) = server else {
+        let Some(Server { handle, .. }) = server else {
             return Err(no_server(request.pod));
         };
-        let share = share(&plan, request)?;
-        handle.open(share.namespace.clone()).await?;
-        Ok(edits(&plan, &self.state_dir, &share))
+        let namespace = namespace(request)?;
+        handle.open(namespace.clone()).await?;
+        Ok(edits(&self.state_dir, &namespace))
     }
 
     /// Takes the part of a share device back, whose pod is gone.
