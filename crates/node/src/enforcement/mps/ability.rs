@@ -16,6 +16,27 @@ const FIRST_CAPABILITY: u32 = 7;
 /// The first driver whose daemon has namespaces. The limits of older ones are variables of the container, and its programs can unset them.
 const FIRST_DRIVER_WITH_NAMESPACES: u32 = 615;
 
+/// Whether this node can have the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ability {
+    /// It can, with this plan.
+    Able(MpsPlan),
+    /// It can't, for this reason.
+    Unable(String),
+    /// The driver does not say. A server that runs may be as good as before.
+    Unknown(String),
+}
+
+impl Ability {
+    /// The plan; the error says why there is none.
+    pub fn plan(self) -> Result<MpsPlan, String> {
+        match self {
+            Ability::Able(plan) => Ok(plan),
+            Ability::Unable(reason) | Ability::Unknown(reason) => Err(reason),
+        }
+    }
+}
+
 /// What decides about the server.
 #[derive(Debug, Clone)]
 pub struct MpsFacts<'a> {
@@ -81,19 +102,25 @@ pub fn decide(facts: &MpsFacts) -> Result<MpsPlan, String> {
     })
 }
 
-/// The plan for this node, or why it can't have the tier. Blocks as long as the driver does.
-pub fn ability(driver: &dyn Driver, inventory: &Inventory, host_root: &Path) -> Result<MpsPlan, String> {
+/// Whether this node can have the server. Blocks as long as the driver does.
+pub fn ability(driver: &dyn Driver, inventory: &Inventory, host_root: &Path) -> Ability {
     let mut gpus = Vec::with_capacity(inventory.devices.len());
     for device in &inventory.devices {
-        let mode = driver.compute_mode(&device.uuid).map_err(|error| error.with_remedy())?;
-        gpus.push((device, mode.is_some()));
+        match driver.compute_mode(&device.uuid) {
+            Ok(mode) => gpus.push((device, mode.is_some())),
+            Err(error) => return Ability::Unknown(error.with_remedy()),
+        }
     }
     let program = PROGRAMS.into_iter().find(|path| host_root.join(path).is_file());
-    decide(&MpsFacts {
+    let decided = decide(&MpsFacts {
         gpus,
         driver_version: inventory.driver_version.as_deref(),
         program: program.map(|path| format!("/{path}")),
-    })
+    });
+    match decided {
+        Ok(plan) => Ability::Able(plan),
+        Err(reason) => Ability::Unable(reason),
+    }
 }
 
 #[cfg(test)]
@@ -111,7 +138,7 @@ mod tests {
             std::fs::create_dir_all(root.path().join("usr/bin")).unwrap();
             std::fs::write(root.path().join(PROGRAMS[0]), "").unwrap();
         }
-        ability(&driver, &driver.devices().unwrap(), root.path())
+        ability(&driver, &driver.devices().unwrap(), root.path()).plan()
     }
 
     #[test]

@@ -1,6 +1,6 @@
 #!/bin/sh
 # A fake nvidia-cuda-mps-control for tests. Beside it: `calls` records what it was asked, `behavior` says what it does wrong (die, hang,
-# no-server), `clients` holds the pids of its clients. Its own pid is in the pipe directory.
+# hang-terminate, no-server), `clients` holds the pids of its clients. Its own pid is in the pipe directory.
 here=$(dirname "$0")
 behavior=$(cat "$here/behavior" 2>/dev/null)
 echo "$*" >> "$here/calls"
@@ -30,6 +30,7 @@ case " $* " in
 *"namespace set"*) [ -d "$CUDA_MPS_PIPE_DIRECTORY/kai/$5" ] || { echo "no such namespace" >&2; exit 3; } ;;
 *"namespace delete"*) rmdir "$CUDA_MPS_PIPE_DIRECTORY/kai/$5" 2>/dev/null || { echo "no such namespace" >&2; exit 3; } ;;
 *"client list"*) [ ! -e "$here/clients" ] || sed 's/$/,kai,0,p_x,program/' "$here/clients" ;;
+*"client terminate"*) [ "$behavior" != hang-terminate ] || exec sleep 60 ;;
 *" -q "*) kill "$(cat "$pid")" ;;
 esac
 exit 0

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -49,12 +50,13 @@ impl Launcher {
         command
     }
 
-    /// Runs one command and returns what it printed. The error has what it printed, too.
+    /// Runs one command and returns what it printed. The error has what it printed, too. The call is given up when `cancelled` becomes true.
     pub fn call(
         &self,
         call: &Command,
         environment: &[(&'static str, String)],
         seconds_max: Duration,
+        cancelled: &AtomicBool,
     ) -> Result<String, String> {
         let shown = format!("{} {}", self.program, call.join(" "));
         let mut command = self.command(call, environment);
@@ -64,7 +66,7 @@ impl Launcher {
             .stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("running {shown}: {error}"))?;
         let (out, err) = (reader(child.stdout.take()), reader(child.stderr.take()));
-        let status = match wait(&mut child, seconds_max) {
+        let status = match wait(&mut child, seconds_max, cancelled) {
             Ok(status) => status,
             Err(reason) => {
                 let _ = child.kill();
@@ -86,7 +88,7 @@ impl Launcher {
     }
 }
 
-fn wait(child: &mut Child, seconds_max: Duration) -> Result<ExitStatus, String> {
+fn wait(child: &mut Child, seconds_max: Duration, cancelled: &AtomicBool) -> Result<ExitStatus, String> {
     let deadline = Instant::now() + seconds_max;
     loop {
         match child.try_wait() {
@@ -94,6 +96,7 @@ fn wait(child: &mut Child, seconds_max: Duration) -> Result<ExitStatus, String> 
             Ok(None) if Instant::now() >= deadline => {
                 return Err(format!("no answer within {} seconds", seconds_max.as_secs()));
             }
+            Ok(None) if cancelled.load(Ordering::Relaxed) => return Err("given up, because the agent stops".to_owned()),
             Ok(None) => std::thread::sleep(POLL),
             Err(error) => return Err(error.to_string()),
         }

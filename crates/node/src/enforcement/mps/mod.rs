@@ -5,18 +5,19 @@
 //! the daemon's [`commands`]. [`service`] is what the rest of the agent uses.
 //!
 //! The fence is the GPUs' compute mode `EXCLUSIVE_PROCESS`: a process that does not find the daemon would run without it, and without limits;
-//! with that mode it fails. The daemon is a child of the agent: when the agent ends, so do its clients.
+//! with that mode ([`modes`]) it fails. The daemon is a child of the agent: when the agent ends, so do its clients.
 
 pub mod ability;
 pub mod commands;
 pub mod container;
 pub mod launch;
+pub mod modes;
 pub mod plan;
 pub mod run;
 pub mod service;
 pub mod supervise;
 
-pub use ability::ability;
+pub use ability::{Ability, ability};
 pub use container::ShareRequest;
 pub use plan::{MpsPlan, Namespace};
 pub use run::{MpsHandle, MpsStatus, start};

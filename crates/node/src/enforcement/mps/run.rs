@@ -4,14 +4,16 @@
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use kai_gpu::{Driver, GpuComputeMode};
+use kai_gpu::Driver;
 use tokio::sync::{oneshot, watch};
 
 use super::commands::{self, Command};
 use super::launch::Launcher;
+use super::modes::{fence, give_back};
 use super::plan::{Daemon, MpsPlan, Namespace, Namespaces};
 use super::supervise::{Health, Order, Seen, Supervisor};
 
@@ -19,8 +21,14 @@ use super::supervise::{Health, Order, Seen, Supervisor};
 const REQUESTS_QUEUED_MAX: usize = 64;
 /// How long a command may take. Commands are answered at once, or by a daemon that hangs.
 const COMMAND_MAX: Duration = Duration::from_secs(10);
-/// How long the work of one client may take to end when the daemon is stopped, and the daemon itself. The agent's pod has ten seconds.
-const STOP_MAX: Duration = Duration::from_secs(3);
+/// How long the stop may take before the compute modes are given back. The agent's pod has ten seconds.
+const STOP_MAX: Duration = Duration::from_secs(6);
+/// The part of it in which clients end: each is asked to.
+const CLIENTS_STOP_MAX: Duration = Duration::from_secs(3);
+/// How long one client may take.
+const CLIENT_STOP_MAX: Duration = Duration::from_secs(1);
+/// How long a caller waits for the stop: a driver that hangs may hold up the compute modes.
+const STOP_WAIT_MAX: Duration = Duration::from_secs(8);
 
 /// What the thread needs to know.
 #[derive(Debug, Clone)]
@@ -62,7 +70,10 @@ impl MpsStatus {
 enum Request {
     Open(Namespace, oneshot::Sender<Result<(), String>>),
     Close(String),
-    Stop(oneshot::Sender<()>),
+    /// Another plan, or why the node can have none now.
+    Plan(Result<MpsPlan, String>),
+    /// Look at the flag that says that the thread is to stop.
+    Stop,
 }
 
 /// The running thread.
@@ -70,6 +81,8 @@ enum Request {
 pub struct MpsHandle {
     requests: SyncSender<Request>,
     status: watch::Receiver<MpsStatus>,
+    /// Whether the thread is to stop.
+    stopping: Arc<AtomicBool>,
 }
 
 impl MpsHandle {
@@ -94,12 +107,20 @@ impl MpsHandle {
         let _ = self.requests.try_send(Request::Close(namespace.to_owned()));
     }
 
+    /// Ends clients and daemon, and starts the daemon of another plan with the namespaces of running containers. Without a plan (the error
+    /// says why) there is no daemon until the next one. Returns whether the thread will do it.
+    pub fn change(&self, plan: Result<MpsPlan, String>) -> bool {
+        self.requests.try_send(Request::Plan(plan)).is_ok()
+    }
+
     /// Ends clients and daemon, and gives the GPUs their usual compute mode.
     pub async fn stop(&self) {
-        let (reply, answer) = oneshot::channel();
-        if self.requests.try_send(Request::Stop(reply)).is_ok() {
-            let _ = answer.await;
-        }
+        self.stopping.store(true, Ordering::Relaxed);
+        // If there is no room for it, the thread has requests, and sees the flag after each.
+        let _ = self.requests.try_send(Request::Stop);
+        // The thread drops the sender when it ends.
+        let mut status = self.status.clone();
+        let _ = tokio::time::timeout(STOP_WAIT_MAX, status.wait_for(|_| false)).await;
     }
 }
 
@@ -107,6 +128,7 @@ impl MpsHandle {
 pub fn start(config: MpsConfig, driver: Arc<dyn Driver>) -> MpsHandle {
     let (requests, received) = sync_channel(REQUESTS_QUEUED_MAX);
     let (sender, status) = watch::channel(MpsStatus::Starting);
+    let stopping = Arc::new(AtomicBool::new(false));
     let worker = Worker {
         launcher: Launcher {
             host_root: config.host_root.clone(),
@@ -119,10 +141,16 @@ pub fn start(config: MpsConfig, driver: Arc<dyn Driver>) -> MpsHandle {
         child: None,
         failed: None,
         status: sender,
+        stopping: stopping.clone(),
         config,
+        rests: None,
     };
     std::thread::spawn(move || worker.run(received));
-    MpsHandle { requests, status }
+    MpsHandle {
+        requests,
+        status,
+        stopping,
+    }
 }
 
 struct Worker {
@@ -136,7 +164,10 @@ struct Worker {
     child: Option<Child>,
     /// Why the last start failed.
     failed: Option<String>,
+    /// Why there is to be no daemon.
+    rests: Option<String>,
     status: watch::Sender<MpsStatus>,
+    stopping: Arc<AtomicBool>,
 }
 
 impl Worker {
@@ -150,13 +181,16 @@ impl Worker {
                         let _ = reply.send(self.open(namespace));
                     }
                     Ok(Request::Close(name)) => self.close(&name),
-                    Ok(Request::Stop(reply)) => {
-                        self.stop();
-                        let _ = reply.send(());
-                        return;
+                    Ok(Request::Plan(plan)) => {
+                        self.change(plan);
+                        break;
                     }
+                    Ok(Request::Stop) => {}
                     Err(RecvTimeoutError::Timeout) => break,
                     Err(RecvTimeoutError::Disconnected) => return self.stop(),
+                }
+                if self.stopping.load(Ordering::Relaxed) {
+                    return self.stop();
                 }
             }
         }
@@ -164,7 +198,11 @@ impl Worker {
 
     /// One look at the daemon.
     fn look(&mut self) {
-        let fenced = self.fence();
+        if let Some(reason) = &self.rests {
+            self.status.send_replace(MpsStatus::Fails(reason.clone()));
+            return;
+        }
+        let fenced = fence(&*self.driver, &self.config.state_dir, &self.config.plan.gpus);
         let seen = self.seen();
         match self.supervisor.step(Instant::now(), seen) {
             Order::Start => {
@@ -184,17 +222,20 @@ impl Worker {
             .send_if_modified(|known| std::mem::replace(known, status.clone()) != status);
     }
 
-    /// Keeps processes that do not find the daemon away from the GPUs. Anybody with root on the host may change the mode, so it is looked at
-    /// again and again.
-    fn fence(&self) -> Result<(), String> {
-        for gpu in &self.config.plan.gpus {
-            let mode = self.driver.compute_mode(gpu).map_err(|error| error.with_remedy())?;
-            if mode != Some(GpuComputeMode::ExclusiveProcess) {
-                let set = self.driver.set_compute_mode(gpu, GpuComputeMode::ExclusiveProcess);
-                set.map_err(|error| error.with_remedy())?;
+    fn change(&mut self, plan: Result<MpsPlan, String>) {
+        self.stop();
+        self.supervisor = Supervisor::new(Instant::now());
+        self.failed = None;
+        match plan {
+            Ok(plan) => {
+                self.launcher.program = plan.program.clone();
+                self.daemon = plan.daemon(&self.config.state_dir, &self.namespaces);
+                self.config.plan = plan;
+                self.rests = None;
+                self.status.send_replace(MpsStatus::Starting);
             }
+            Err(reason) => self.rests = Some(reason),
         }
-        Ok(())
     }
 
     fn seen(&mut self) -> Seen {
@@ -238,7 +279,9 @@ impl Worker {
         }
         if pipe_dir.join("control").exists() {
             // A daemon that an earlier agent left behind: a second one would not start.
-            let _ = self.launcher.call(&commands::quit(), environment, STOP_MAX);
+            let _ = self
+                .launcher
+                .call(&commands::quit(), environment, COMMAND_MAX, &self.stopping);
         }
         std::fs::write(config_file, config).map_err(|error| format!("writing {}: {error}", config_file.display()))?;
         let mut command = self.launcher.command(arguments, environment);
@@ -284,28 +327,44 @@ impl Worker {
     }
 
     fn command(&self, command: &Command) -> Result<String, String> {
-        self.launcher.call(command, &self.daemon.environment, COMMAND_MAX)
+        self.launcher
+            .call(command, &self.daemon.environment, COMMAND_MAX, &self.stopping)
     }
 
-    /// Ends clients first: one that is killed inside of a kernel can block the server.
+    /// Ends clients first: one that is killed inside of a kernel can block the server. All of it has one deadline, and the compute modes are
+    /// given back whatever happens before.
     fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            let call = |command: &Command| self.launcher.call(command, &self.daemon.environment, STOP_MAX);
-            for client in commands::pids(&call(&commands::clients()).unwrap_or_default()) {
-                let _ = call(&commands::terminate(client));
+            let now = Instant::now();
+            let (clients_end, end) = (now + CLIENTS_STOP_MAX, now + STOP_MAX);
+            let until = |end: Instant| end.saturating_duration_since(Instant::now());
+            let call = |command: &Command, seconds_max: Duration| {
+                let never = AtomicBool::new(false);
+                self.launcher
+                    .call(command, &self.daemon.environment, seconds_max, &never)
+            };
+            let clients = call(&commands::clients(), CLIENT_STOP_MAX);
+            for client in commands::pids(&clients.unwrap_or_default()) {
+                let left = until(clients_end);
+                if left.is_zero() {
+                    tracing::warn!(
+                        "not all programs of the multi-process server ended in time; they are killed with it"
+                    );
+                    break;
+                }
+                let _ = call(&commands::terminate(client), left.min(CLIENT_STOP_MAX));
             }
-            let _ = call(&commands::quit());
-            let deadline = Instant::now() + STOP_MAX;
-            while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            // Half of what is left: the daemon ends after its answer.
+            let _ = call(&commands::quit(), until(end) / 2);
+            while matches!(child.try_wait(), Ok(None)) && !until(end).is_zero() {
                 std::thread::sleep(Duration::from_millis(20));
             }
+            // A process that hangs in the driver does not end even so, and nobody waits for it.
             let _ = child.kill();
-            let _ = child.wait();
+            let _ = child.try_wait();
         }
-        for gpu in &self.config.plan.gpus {
-            if let Err(error) = self.driver.set_compute_mode(gpu, GpuComputeMode::Default) {
-                tracing::warn!(gpu, %error, "the GPU keeps the compute mode EXCLUSIVE_PROCESS; run nvidia-smi -c DEFAULT");
-            }
+        if let Err(problem) = give_back(&*self.driver, &self.config.state_dir) {
+            tracing::warn!(problem, "could not give the GPUs their usual compute mode");
         }
     }
 }

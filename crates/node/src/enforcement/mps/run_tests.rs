@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
+use kai_gpu::GpuComputeMode;
 use kai_gpu::fake::{FakeDriver, Settings};
 
 use super::*;
@@ -11,6 +12,7 @@ use crate::enforcement::mps::plan::namespace_name;
 struct Stage {
     dir: tempfile::TempDir,
     driver: Arc<FakeDriver>,
+    plan: MpsPlan,
     handle: MpsHandle,
 }
 
@@ -30,17 +32,23 @@ impl Stage {
             .collect();
         let stage_behavior = dir.path().join("behavior");
         std::fs::write(stage_behavior, behavior).unwrap();
+        let plan = MpsPlan {
+            program: program.display().to_string(),
+            gpus,
+        };
         let config = MpsConfig {
-            plan: MpsPlan {
-                program: program.display().to_string(),
-                gpus,
-            },
+            plan: plan.clone(),
             host_root: "/".into(),
             state_dir: dir.path().join("state"),
             pace: Duration::from_millis(20),
         };
         let handle = start(config, driver.clone());
-        Stage { dir, driver, handle }
+        Stage {
+            dir,
+            driver,
+            plan,
+            handle,
+        }
     }
 
     fn pid_file(&self) -> PathBuf {
@@ -109,6 +117,12 @@ async fn a_server_is_started_fenced_used_and_stopped() {
         "another container of the share device"
     );
     stage.handle.close("p_share_3");
+    // The thread takes requests in their order, and drops them when it stops.
+    let other = Namespace {
+        name: namespace_name("share-4"),
+        ..namespace(1)
+    };
+    stage.handle.open(other).await.unwrap();
     std::fs::write(stage.dir.path().join("clients"), "4711\n4712\n").unwrap();
     stage.handle.stop().await;
     let calls = stage.calls();
@@ -183,6 +197,50 @@ async fn a_compute_mode_that_somebody_changed_is_set_again() {
     stage.handle.stop().await;
 }
 
+#[tokio::test]
+async fn another_plan_ends_the_daemon_before_the_next_one_starts() {
+    let stage = Stage::new("");
+    stage.until(|status| *status == MpsStatus::Serves).await;
+    stage.handle.open(namespace(25)).await.unwrap();
+    let mut plan = stage.plan.clone();
+    plan.gpus.pop();
+    assert!(stage.handle.change(Ok(plan)));
+    // The thread takes requests in their order: this one is refused or comes after the change.
+    let _ = stage.handle.open(namespace(25)).await;
+    stage.until(|status| *status == MpsStatus::Serves).await;
+    let config = std::fs::read_to_string(stage.dir.path().join("config")).unwrap();
+    assert!(
+        config.contains("[servers.kai.namespaces.p_share_3]"),
+        "running containers keep their namespace: {config}"
+    );
+    let calls = stage.calls();
+    assert_eq!(calls.matches(" -f ").count(), 2, "{calls}");
+    assert!(calls.rfind(" -q").unwrap() < calls.rfind(" -f ").unwrap(), "{calls}");
+    let [exclusive, usual] = [GpuComputeMode::ExclusiveProcess, GpuComputeMode::Default].map(Some);
+    assert_eq!(stage.modes(), [exclusive, usual]);
+
+    assert!(stage.handle.change(Err("the GPU got partitions".to_owned())));
+    let reason = stage.until(fails).await.ability().unwrap_err();
+    assert!(reason.contains("the GPU got partitions"), "{reason}");
+    assert!(!stage.pid_file().exists(), "the daemon has ended");
+    assert_eq!(stage.modes(), [usual; 2], "other programs can use the GPUs");
+    assert!(stage.handle.change(Ok(stage.plan.clone())));
+    stage.until(|status| *status == MpsStatus::Serves).await;
+    stage.handle.stop().await;
+}
+
+#[tokio::test]
+async fn clients_that_do_not_end_hold_up_no_compute_mode() {
+    let stage = Stage::new("");
+    stage.until(|status| *status == MpsStatus::Serves).await;
+    let pids: Vec<String> = (1..100).map(|pid| pid.to_string()).collect();
+    std::fs::write(stage.dir.path().join("clients"), pids.join("\n") + "\n").unwrap();
+    stage.behave("hang-terminate");
+    stage.handle.stop().await;
+    assert_eq!(stage.modes(), [Some(GpuComputeMode::Default); 2]);
+    assert!(!stage.pid_file().exists(), "the daemon has ended");
+}
+
 #[test]
 fn a_command_that_hangs_is_given_up() {
     let dir = tempfile::tempdir().unwrap();
@@ -194,7 +252,21 @@ fn a_command_that_hangs_is_given_up() {
         program: program.display().to_string(),
     };
     let refusal = launcher
-        .call(&commands::probe(), &[], Duration::from_millis(50))
+        .call(
+            &commands::probe(),
+            &[],
+            Duration::from_millis(50),
+            &AtomicBool::new(false),
+        )
         .unwrap_err();
     assert!(refusal.contains("no answer within"), "{refusal}");
+    let refusal = launcher
+        .call(
+            &commands::probe(),
+            &[],
+            Duration::from_secs(3600),
+            &AtomicBool::new(true),
+        )
+        .unwrap_err();
+    assert!(refusal.contains("the agent stops"), "{refusal}");
 }
