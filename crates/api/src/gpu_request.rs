@@ -62,9 +62,7 @@ pub fn gpu_request(ask: &RawGpuRequest<'_>) -> Result<GpuRequest, (String, Error
 }
 
 /// The same with what a share asks besides its amount.
-pub(crate) fn gpu_request_with_terms(
-    ask: &RawGpuRequest<'_>,
-) -> Result<(GpuRequest, GpuShareTerms), (String, Error)> {
+pub(crate) fn gpu_request_with_terms(ask: &RawGpuRequest<'_>) -> Result<(GpuRequest, GpuShareTerms), (String, Error)> {
     read(ask).map_err(|error| (error.field, error.error))
 }
 

@@ -311,7 +311,9 @@ impl<'a> GpuShareAnnotations<'a> {
         let request = memory.and_then(|text| parse_memory(text).ok()).map(quantity_of_mib);
         add(keys::CONTAINER_MEMORY_REQUEST, self.request, request);
         // An invalid one would be reported at a key that the user did not write.
-        let limit = self.memory_limit.filter(|text| self.fraction.is_none() && parse_memory_limit(text).is_ok());
+        let limit = self
+            .memory_limit
+            .filter(|text| self.fraction.is_none() && parse_memory_limit(text).is_ok());
         add(keys::CONTAINER_MEMORY_LIMIT, self.limit, limit.map(str::to_owned));
         let portion = self.fraction_limit.filter(|_| self.fraction.is_some());
         add(

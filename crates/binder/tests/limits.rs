@@ -249,7 +249,13 @@ async fn a_pod_without_a_share_device_gets_no_limit_and_may_not_require_one() {
     required[REQUIRED] = json!("required");
     for (name, annotations) in [("half", half), ("required", required)] {
         let init = json!([{ "name": "prepare", "image": "x" }]);
-        share_of(&cluster, name, annotations, json!({ "initContainers": init }), json!({ "backoffLimit": 3 }));
+        share_of(
+            &cluster,
+            name,
+            annotations,
+            json!({ "initContainers": init }),
+            json!({ "backoffLimit": 3 }),
+        );
     }
     cluster.start(&[]);
     let settled = |cluster: &TestCluster| cluster.is_bound("half") && cluster.failed("required");
@@ -305,7 +311,11 @@ async fn pods_of_different_compute_modes_do_not_share_a_gpu() {
         text.contains("the request has compute mode time-slicing, and the pod has sm-sharing"),
         "{text}"
     );
-    assert_eq!(cluster.status("old-scheduler")["failedAttempts"], 3, "it is not tried again");
+    assert_eq!(
+        cluster.status("old-scheduler")["failedAttempts"],
+        3,
+        "it is not tried again"
+    );
     share(&cluster, "too", sm, sm_sharing());
     cluster.until("bound", |cluster| cluster.is_bound("too")).await;
 }
@@ -331,7 +341,10 @@ async fn a_reservation_pod_without_a_compute_mode_has_that_of_its_pods() {
     let settled = |cluster: &TestCluster| cluster.is_bound("ours") && cluster.failed("slices");
     cluster.until("settled", settled).await;
     let text = reason(&cluster, "slices");
-    assert!(text.contains("has compute mode sm-sharing, and the pod has time-slicing"), "{text}");
+    assert!(
+        text.contains("has compute mode sm-sharing, and the pod has time-slicing"),
+        "{text}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -402,7 +415,12 @@ async fn hamis_limit_is_the_limit_of_the_pod() {
     };
     assert_eq!((limit("half"), limit("limited")), (json!("5000m"), json!("8000m")));
     label_node(&cluster, "nvidia.com/gpu.memory", Value::Null);
-    share(&cluster, "memory", json!({ "gpu-memory": "40" }), json!({ "selectedGPUGroups": ["h"] }));
+    share(
+        &cluster,
+        "memory",
+        json!({ "gpu-memory": "40" }),
+        json!({ "selectedGPUGroups": ["h"] }),
+    );
     cluster.until("bound", |cluster| cluster.is_bound("memory")).await;
     assert_eq!(limit("memory"), "40m", "an amount in MiB needs no label");
 }
@@ -427,7 +445,10 @@ async fn config_maps_are_for_pods_that_refer_to_them_in_every_mode() {
         };
         cluster.until("settled", settled).await;
         let text = reason(&cluster, "deviceless");
-        assert!(text.contains("lacks the annotation runai/shared-gpu-configmap"), "{text}");
+        assert!(
+            text.contains("lacks the annotation runai/shared-gpu-configmap"),
+            "{text}"
+        );
         let maps = cluster.all("configmaps");
         let names: Vec<&str> = maps
             .iter()

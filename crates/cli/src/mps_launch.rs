@@ -23,3 +23,27 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         "running {program} in the mount namespace of the host; the node agent's pod needs hostPID: true and a privileged container"
     )))
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use kai_node::enforcement::mps::launch::Launcher;
+
+    #[test]
+    fn the_agents_words_are_understood() {
+        let launcher = Launcher {
+            host_root: "/host".into(),
+            program: "/usr/bin/nvidia-cuda-mps-control".to_owned(),
+        };
+        let arguments = ["-p", "3", "-f", "--", "-a"].map(str::to_owned);
+        let command = launcher.command(&arguments, &[]);
+        assert_eq!(command.get_program(), "/proc/self/exe");
+        let words = ["kai".as_ref()].into_iter().chain(command.get_args());
+        match crate::Arguments::try_parse_from(words).unwrap().command {
+            crate::Command::MpsLaunch(read) => {
+                assert_eq!((read.program, read.arguments), (launcher.program, arguments.into()))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -17,6 +17,7 @@
 pub mod agent;
 pub mod allocator;
 pub mod doctor;
+mod driver_call;
 pub mod driver_files;
 pub mod enforcement;
 mod error;

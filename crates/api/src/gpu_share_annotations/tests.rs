@@ -259,7 +259,11 @@ fn short_forms_are_translated_once() {
         format!("{PORTION}=0.7")
     );
     let invalid = [("gpu-memory.limit", "8")];
-    assert!(GpuShareAnnotations::of(&self::map(&invalid)).translated("main").is_empty());
+    assert!(
+        GpuShareAnnotations::of(&self::map(&invalid))
+            .translated("main")
+            .is_empty()
+    );
     created(&invalid, "metadata.annotations.gpu-memory.limit: ");
     assert_eq!(translated(&[("gpu-fraction", "0.5")]), "");
     assert_eq!(translated(&[(REQUEST, "4Gi")]), "");

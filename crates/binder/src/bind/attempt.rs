@@ -80,10 +80,7 @@ impl Binder {
                 let Some(guard) = self.locks.try_lock(&groups, LockOwner::Bind(key.clone())) else {
                     return Ok(WorkResult::RequeueAfter(LOCKED_PAUSE));
                 };
-                (
-                    self.bind_share(&request, pod, slim, &groups, &asked).await,
-                    Some(guard),
-                )
+                (self.bind_share(&request, pod, slim, &groups, &asked).await, Some(guard))
             }
             (BindPlan::AlreadyBound | BindPlan::BindWithoutShare | BindPlan::BindShare(..), ..) => {
                 return Ok(WorkResult::Done);
@@ -209,7 +206,10 @@ impl Binder {
         };
         let promise = asked.promise(node, &facts, self.settings.gpu_sharing)?;
         let memory_limit = self.memory_limit(request, asked, promise.as_ref(), &facts)?;
-        let Some(held) = self.reserve_all(request, groups, &facts, asked.terms.compute_mode).await? else {
+        let Some(held) = self
+            .reserve_all(request, groups, &facts, asked.terms.compute_mode)
+            .await?
+        else {
             return Err(NotBound::RetryAfter(RESERVATION_POLL));
         };
         let gpus: Vec<String> = held.iter().map(|held| held.gpu.clone().unwrap_or_default()).collect();

@@ -64,7 +64,8 @@ pub(crate) enum BindFailure {
         "the pod asks to have {wish}, but its container {container:?} requests no {}, by which the node agent does that. Init containers \
          that end get none, nor do containers where admission runs with --gpu-share-devices=false. Create the pod anew, with its GPU share \
          in another container ({}) or without that wish",
-        keys::RESOURCE_GPU_SHARE, keys::GPU_FRACTION_CONTAINER
+        keys::RESOURCE_GPU_SHARE,
+        keys::GPU_FRACTION_CONTAINER
     )]
     NoShareDevice { container: String, wish: &'static str },
     /// The limit depends on the GPU's memory.
@@ -83,7 +84,8 @@ pub(crate) enum BindFailure {
     /// Admission gives a pod with a GPU share ConfigMaps or a share device.
     #[error(
         "the pod lacks the annotation {} and a container that requests {}, which admission writes; it was created while admission was off",
-        keys::SHARED_GPU_CONFIG_MAP, keys::RESOURCE_GPU_SHARE
+        keys::SHARED_GPU_CONFIG_MAP,
+        keys::RESOURCE_GPU_SHARE
     )]
     ConfigMapsUnnamed,
     /// A ConfigMap of this name exists that the binder did not make for the pod.

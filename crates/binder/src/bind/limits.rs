@@ -88,12 +88,18 @@ impl AskedShare {
         let (node, label) = (node.to_owned(), label.map(EnforcementTier::name));
         let mode = self.terms.compute_mode;
         match self.terms.enforcement {
-            Enforcement::Required if !tier.limits_memory() => return Err(BindFailure::NotEnforced { node, tier: label }),
+            Enforcement::Required if !tier.limits_memory() => {
+                return Err(BindFailure::NotEnforced { node, tier: label });
+            }
             Enforcement::Required | Enforcement::Preferred => {}
         }
         match kai_engine::model::EnforcementTier::from(tier).offers(mode.into()) {
             true => Ok(()),
-            false => Err(BindFailure::ModeNotOffered { node, tier: label, mode }),
+            false => Err(BindFailure::ModeNotOffered {
+                node,
+                tier: label,
+                mode,
+            }),
         }
     }
 
@@ -297,7 +303,11 @@ mod tests {
         assert_eq!(unknown(json!({ "gpu-memory": "512" }), driver, mode), Ok(Some(512)));
         for (amount, value) in [("gpu-fraction", "0.5"), ("gpu-memory", "512")] {
             let sm_sharing = json!({ amount: value, MODE: "sm-sharing" });
-            assert_eq!(unknown(sm_sharing, Some(EnforcementTier::Mps), mode), failure, "{amount}");
+            assert_eq!(
+                unknown(sm_sharing, Some(EnforcementTier::Mps), mode),
+                failure,
+                "{amount}"
+            );
         }
         assert_eq!(
             unknown(json!({ REQUEST: "1Gi" }), driver, GpuSharingMode::NvFractions),

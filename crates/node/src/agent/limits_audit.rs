@@ -11,13 +11,15 @@ use kai_cluster::{Client, Clock, EventRecorder, ObjectEvent, Target};
 use kai_gpu::Driver;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 use super::files;
 use super::report::FIELD_MANAGER;
 use super::state::{Input, Snapshot};
+use crate::driver_call::DriverCall;
 use crate::driver_files::host_root::HostRoot;
 use crate::driver_files::store::CdiDir;
-use crate::enforcement::audit::{Audit, Audited, AuditedReceipt, LimitRow, Observation, PodEvent, answer};
+use crate::enforcement::audit::{Answer, Audit, Audited, AuditedReceipt, LimitRow, Observation, PodEvent, answer};
 use crate::enforcement::program::ProgramDir;
 use crate::enforcement::receipt::{ContainerName, Receipt};
 use crate::enforcement::receipt_dir::ReceiptDir;
@@ -26,6 +28,9 @@ use crate::podresources::{self, DeviceAllocation};
 
 /// Copies of the hook's program that no spec names stay for this long: a container that is being created may run one.
 const UNNAMED_PROGRAM_MAX: Duration = Duration::from_secs(600);
+
+/// Between audits with new receipts: when many containers start at once, an audit sees several of them.
+const APART: Duration = Duration::from_secs(1);
 
 /// What the last audit found, for metrics.
 #[derive(Debug, Clone, Default)]
@@ -72,13 +77,15 @@ pub async fn run(
     outputs: AuditOutputs,
 ) {
     let receipts = ReceiptDir::new(&config.state_dir);
-    let programs = ProgramDir::new(&config.state_dir);
     let recorder = EventRecorder::new(&client, FIELD_MANAGER, Clock::System);
-    let mut audit = Audit::new(config.repair, now_seconds());
+    let (started, started_seconds) = (Instant::now(), now_seconds());
+    let mut audit = Audit::new(config.repair, started_seconds);
+    let mut observer = Observer::default();
     let mut metrics = LimitMetrics::default();
     let mut summary = None;
     let mut driver_version = None;
-    let mut unnamed: BTreeMap<PathBuf, tokio::time::Instant> = BTreeMap::new();
+    let mut unnamed = BTreeMap::new();
+    let mut is_paced = true;
     if let Err(error) = receipts.create() {
         tracing::warn!(%error, "could not make the directory of receipts; containers with a limit do not start");
     }
@@ -96,7 +103,11 @@ pub async fn run(
             true => podresources::list(&config.pod_resources).await.ok(),
             false => None,
         };
-        let observation = observe(&config, &client, &receipts, &snapshot, allocations.as_deref()).await;
+        let observed = observer.observe(&config, &client, &receipts, &snapshot, allocations.as_deref());
+        let observation = Observation {
+            now_seconds: started_seconds + started.elapsed().as_secs(),
+            ..observed.await
+        };
         let audited = audit.step(&observation);
         for share_device in &audited.remove {
             receipts.remove(share_device);
@@ -121,11 +132,20 @@ pub async fn run(
             }
             summary = Some(audited.summary);
         }
-        remove_programs(&programs, &config.cdi, &snapshot, &mut unnamed);
-        tokio::select! {
-            Ok(()) = changed.changed() => {}
-            () = tokio::time::sleep(config.pace) => {}
+        if is_paced {
+            let mut known = std::mem::take(&mut unnamed);
+            let (programs, cdi, snapshot) = (ProgramDir::new(&config.state_dir), config.cdi.clone(), snapshot.clone());
+            let removed = tokio::task::spawn_blocking(move || {
+                remove_programs(&programs, &cdi, &snapshot, &mut known);
+                known
+            });
+            unnamed = removed.await.unwrap_or_default();
         }
+        tokio::time::sleep(APART.min(config.pace)).await;
+        is_paced = tokio::select! {
+            Ok(()) = changed.changed() => false,
+            () = tokio::time::sleep(config.pace) => true,
+        };
     }
 }
 
@@ -134,101 +154,163 @@ fn limits_memory(snapshot: &Snapshot) -> bool {
     decided.is_some_and(|decided| decided.tier == EnforcementTier::Driver)
 }
 
-/// Collects what one audit sees.
-async fn observe(
-    config: &LimitsAudit,
-    client: &Client,
-    receipts: &ReceiptDir,
-    snapshot: &Snapshot,
-    allocations: Option<&[DeviceAllocation]>,
-) -> Observation {
-    let (receipts, driver) = (receipts.clone(), config.driver.clone());
-    let host = HostRoot::new(&config.host_root);
-    // Driver calls block.
-    let audited = tokio::task::spawn_blocking(move || {
-        let read = receipts.read().into_iter();
-        read.map(|(share_device, receipt)| ask(&*driver, &host, share_device, receipt))
-            .collect::<Vec<_>>()
-    });
-    let audited = audited.await.unwrap_or_default();
-    let held = allocations.map(|allocations| {
-        let shares = allocations
-            .iter()
-            .filter(|allocation| allocation.resource == keys::RESOURCE_GPU_SHARE);
-        shares
-            .flat_map(|allocation| allocation.device_ids.iter().cloned())
-            .collect::<BTreeSet<_>>()
-    });
-    let unlimited = match (limits_memory(snapshot), allocations) {
-        (true, Some(allocations)) => unlimited(config, client, &audited, allocations).await,
-        (true, None) | (false, _) => Vec::new(),
-    };
-    Observation {
-        receipts: audited,
-        held,
-        unlimited,
+/// What is kept from audit to audit.
+#[derive(Default)]
+struct Observer {
+    calls: DriverCall,
+    /// Containers that run without a limit, by pod and share device: each is read once.
+    unlimited: BTreeMap<(String, String, String), ContainerName>,
+}
+
+impl Observer {
+    /// Collects what one audit sees, but for the time.
+    async fn observe(
+        &mut self,
+        config: &LimitsAudit,
+        client: &Client,
+        receipts: &ReceiptDir,
+        snapshot: &Snapshot,
+        allocations: Option<&[DeviceAllocation]>,
+    ) -> Observation {
+        let shares: Option<Vec<&DeviceAllocation>> = allocations.map(|allocations| {
+            let all = allocations.iter();
+            all.filter(|allocation| allocation.resource == keys::RESOURCE_GPU_SHARE)
+                .collect()
+        });
+        let held = shares.as_ref().map(|shares| {
+            let ids = shares
+                .iter()
+                .flat_map(|allocation| allocation.device_ids.iter().cloned());
+            ids.collect::<BTreeSet<_>>()
+        });
+        let limits_memory = limits_memory(snapshot);
+        let (own, cdi) = (receipts.clone(), config.cdi.clone());
+        let host = HostRoot::new(&config.host_root);
+        let wanted = held.clone().filter(|_| limits_memory).unwrap_or_default();
+        // The disk blocks.
+        let read = tokio::task::spawn_blocking(move || {
+            let found = own.read().into_iter();
+            let audited: Vec<AuditedReceipt> = found
+                .map(|(share_device, receipt)| unasked(&host, share_device, receipt))
+                .collect();
+            let has_receipt = |id: &String| audited.iter().any(|audited| audited.share_device == *id);
+            let hooked: BTreeSet<String> = wanted
+                .into_iter()
+                .filter(|id| has_receipt(id) || has_hook(&cdi, id))
+                .collect();
+            (audited, hooked)
+        });
+        let (audited, hooked) = read.await.unwrap_or_default();
+        let receipts = self.ask(config, audited).await;
+        let unlimited = match (limits_memory, shares) {
+            (true, Some(shares)) => self.unlimited(client, &shares, &hooked).await,
+            (true, None) | (false, _) => Vec::new(),
+        };
+        Observation {
+            now_seconds: 0,
+            limits_memory,
+            receipts,
+            held,
+            unlimited,
+        }
+    }
+
+    /// Asks the driver about receipts. While it does not answer, the limits are not known.
+    async fn ask(&mut self, config: &LimitsAudit, mut audited: Vec<AuditedReceipt>) -> Vec<AuditedReceipt> {
+        let (driver, host) = (config.driver.clone(), HostRoot::new(&config.host_root));
+        let questions: Vec<Receipt> = audited.iter().map(|audited| audited.receipt.clone()).collect();
+        let exists: Vec<bool> = audited.iter().map(|audited| audited.cgroup_exists).collect();
+        if !exists.contains(&true) {
+            return audited;
+        }
+        let answers = self.calls.run(move || {
+            let asked = questions.iter().zip(exists);
+            asked
+                .map(|(receipt, exists)| match exists {
+                    true => answers(&*driver, &host, receipt),
+                    false => Vec::new(),
+                })
+                .collect::<Vec<_>>()
+        });
+        match answers.await {
+            Ok(answers) => {
+                for (audited, answers) in audited.iter_mut().zip(answers) {
+                    audited.answers = answers;
+                }
+            }
+            Err(reason) => {
+                for audited in audited.iter_mut().filter(|audited| audited.cgroup_exists) {
+                    audited.answers = vec![Answer::Unknown(reason.clone()); audited.receipt.limits.len()];
+                }
+            }
+        }
+        audited
+    }
+
+    /// Running containers with a share device that have neither a receipt nor a spec with the hook: they started before the tier.
+    async fn unlimited(
+        &mut self,
+        client: &Client,
+        shares: &[&DeviceAllocation],
+        hooked: &BTreeSet<String>,
+    ) -> Vec<ContainerName> {
+        let mut found = BTreeMap::new();
+        for allocation in shares {
+            let Some(device) = allocation.device_ids.first() else {
+                continue;
+            };
+            if allocation.device_ids.iter().any(|id| hooked.contains(id)) {
+                continue;
+            }
+            let key = (allocation.namespace.clone(), allocation.pod.clone(), device.clone());
+            if let Some(known) = self.unlimited.remove(&key) {
+                found.insert(key, known);
+                continue;
+            }
+            let target = Target::of::<Pod>(&allocation.namespace, &allocation.pod);
+            let Ok(Some(pod)) = client.get_value(target).await else {
+                continue;
+            };
+            if is_running(&pod, &allocation.container) {
+                let name = ContainerName {
+                    namespace: allocation.namespace.clone(),
+                    pod: allocation.pod.clone(),
+                    uid: pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned(),
+                    container: allocation.container.clone(),
+                };
+                found.insert(key, name);
+            }
+        }
+        self.unlimited = found;
+        self.unlimited.values().cloned().collect()
     }
 }
 
-/// Asks the driver about a receipt. The path is the host's; here the host's `/` may be elsewhere.
-fn ask(driver: &dyn Driver, host: &HostRoot, share_device: String, receipt: Receipt) -> AuditedReceipt {
-    let cgroup = host.local_path(&receipt.cgroup);
-    let cgroup_exists = !receipt.cgroup.is_empty() && cgroup.is_dir();
-    let answers = match cgroup_exists {
-        true => {
-            let limits = receipt.limits.iter();
-            limits
-                .map(|limit| answer(limit, driver.memory_limits(&limit.gpu, &cgroup)))
-                .collect()
-        }
-        false => Vec::new(),
-    };
+/// A receipt before the driver is asked. The path is the host's; here the host's `/` may be elsewhere.
+fn unasked(host: &HostRoot, share_device: String, receipt: Receipt) -> AuditedReceipt {
     AuditedReceipt {
+        cgroup_exists: !receipt.cgroup.is_empty() && host.local_path(&receipt.cgroup).is_dir(),
         share_device,
         receipt,
-        cgroup_exists,
-        answers,
+        answers: Vec::new(),
     }
 }
 
-/// Running containers with a share device that have neither a receipt nor a spec with the hook: they started before the tier.
-async fn unlimited(
-    config: &LimitsAudit,
-    client: &Client,
-    audited: &[AuditedReceipt],
-    allocations: &[DeviceAllocation],
-) -> Vec<ContainerName> {
-    let mut found = Vec::new();
-    for allocation in allocations
-        .iter()
-        .filter(|allocation| allocation.resource == keys::RESOURCE_GPU_SHARE)
-    {
-        let receipt = |id: &String| audited.iter().any(|audited| audited.share_device == *id);
-        let hooked = |id: &String| {
-            let spec = config.cdi.read_share_device(id);
-            spec.is_some_and(|spec| {
-                spec.devices
-                    .iter()
-                    .any(|device| !device.container_edits.hooks.is_empty())
-            })
-        };
-        if allocation.device_ids.iter().any(|id| receipt(id) || hooked(id)) {
-            continue;
-        }
-        let target = Target::of::<Pod>(&allocation.namespace, &allocation.pod);
-        let Ok(Some(pod)) = client.get_value(target).await else {
-            continue;
-        };
-        if is_running(&pod, &allocation.container) {
-            found.push(ContainerName {
-                namespace: allocation.namespace.clone(),
-                pod: allocation.pod.clone(),
-                uid: pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned(),
-                container: allocation.container.clone(),
-            });
-        }
-    }
-    found
+/// What the driver says about each limit of a receipt.
+fn answers(driver: &dyn Driver, host: &HostRoot, receipt: &Receipt) -> Vec<Answer> {
+    let cgroup = host.local_path(&receipt.cgroup);
+    let limits = receipt.limits.iter();
+    limits
+        .map(|limit| answer(limit, driver.memory_limits(&limit.gpu, &cgroup)))
+        .collect()
+}
+
+/// Whether the spec of a share device has the hook.
+fn has_hook(cdi: &CdiDir, share_device: &str) -> bool {
+    cdi.read_share_device(share_device).is_some_and(|spec| {
+        let mut devices = spec.devices.iter();
+        devices.any(|device| !device.container_edits.hooks.is_empty())
+    })
 }
 
 fn is_running(pod: &Value, container: &str) -> bool {
@@ -281,16 +363,11 @@ async fn tell(client: &Client, recorder: &EventRecorder, audited: &Audited) {
 }
 
 /// Removes copies of the hook's program that neither a spec nor the present decision names.
-fn remove_programs(
-    programs: &ProgramDir,
-    cdi: &CdiDir,
-    snapshot: &Snapshot,
-    unnamed: &mut BTreeMap<PathBuf, tokio::time::Instant>,
-) {
+fn remove_programs(programs: &ProgramDir, cdi: &CdiDir, snapshot: &Snapshot, unnamed: &mut BTreeMap<PathBuf, Instant>) {
     let mut named: BTreeSet<PathBuf> = cdi.hooks().iter().filter_map(|path| programs.copy_of(path)).collect();
     let decided = snapshot.enforcement.as_ref().and_then(|decided| decided.hook.as_ref());
     named.extend(decided.map(|setup| setup.program.directory.clone()));
-    let now = tokio::time::Instant::now();
+    let now = Instant::now();
     let present = programs.copies();
     unnamed.retain(|path, _| present.contains(path) && !named.contains(path));
     for path in present.iter().filter(|path| !named.contains(*path)) {

@@ -44,6 +44,9 @@ const CONTAINERS_LISTED_MAX: usize = 4;
 /// by itself and never by force.
 const FRACTIONING_MANAGER: &str = "kai-node-agent-fractioning";
 
+/// Until it is tried again to write a condition that another program writes: that program may be gone.
+const FOREIGN_AGAIN: Duration = Duration::from_secs(600);
+
 /// Status, reason and message of a condition.
 pub type ConditionText = (ConditionStatus, String, String);
 
@@ -257,7 +260,30 @@ struct Reported {
     /// When the status of a condition last changed.
     since: BTreeMap<&'static str, jiff::Timestamp>,
     /// The condition for KAI's mode `NvFractions`.
-    fractioning: Option<ConditionText>,
+    fractioning: Fractioning,
+}
+
+/// What is known about the condition for KAI's mode `NvFractions` on the node.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Fractioning {
+    /// Nothing: an earlier agent may have left one.
+    #[default]
+    Unknown,
+    /// This agent's last write took effect. `None`: the condition is absent.
+    Applied(Option<ConditionText>),
+    /// Another program writes it; seen at this time.
+    Foreign(tokio::time::Instant),
+}
+
+impl Fractioning {
+    /// Whether the condition has to be applied.
+    fn is_due(&self, wanted: Option<&ConditionText>, now: tokio::time::Instant) -> bool {
+        match self {
+            Fractioning::Unknown => true,
+            Fractioning::Applied(present) => present.as_ref() != wanted,
+            Fractioning::Foreign(seen) => now.duration_since(*seen) >= FOREIGN_AGAIN,
+        }
+    }
 }
 
 impl Reported {
@@ -323,8 +349,10 @@ impl Reported {
         node: &str,
         snapshot: &Snapshot,
     ) -> Result<(), kai_cluster::Error> {
+        // Before the tier is decided the condition of an earlier agent stays.
         let wanted = fractioning_condition(snapshot);
-        if self.fractioning == wanted {
+        let now = tokio::time::Instant::now();
+        if snapshot.labels.is_none() || !self.fractioning.is_due(wanted.as_ref(), now) {
             return Ok(());
         }
         let since = jiff::Timestamp::now();
@@ -338,10 +366,15 @@ impl Reported {
         let applied = client
             .apply_unclaimed_node_conditions(node, FRACTIONING_MANAGER, condition.as_slice())
             .await?;
-        if applied == Claim::Foreign {
-            tracing::info!("another program writes the node condition {NODE_GPU_FRACTIONING_READY}; it is left alone");
-        }
-        self.fractioning = wanted;
+        self.fractioning = match applied {
+            Claim::Ours => Fractioning::Applied(wanted),
+            Claim::Foreign => {
+                tracing::info!(
+                    "another program writes the node condition {NODE_GPU_FRACTIONING_READY}; it is left alone"
+                );
+                Fractioning::Foreign(now)
+            }
+        };
         Ok(())
     }
 }
@@ -439,6 +472,28 @@ mod tests {
         assert!(
             message.contains("team/p3: gone; and 2 more") && message.starts_with("6 container(s)"),
             "{message}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_condition_that_an_earlier_agent_left_is_written_over_once() {
+        let now = tokio::time::Instant::now();
+        let ready = (ConditionStatus::True, "LimitedByDriver".to_owned(), "by kai".to_owned());
+        for (known, wanted, is_due) in [
+            (Fractioning::Unknown, None, true),
+            (Fractioning::Unknown, Some(&ready), true),
+            (Fractioning::Applied(None), None, false),
+            (Fractioning::Applied(None), Some(&ready), true),
+            (Fractioning::Applied(Some(ready.clone())), Some(&ready), false),
+            (Fractioning::Applied(Some(ready.clone())), None, true),
+            (Fractioning::Foreign(now), Some(&ready), false),
+        ] {
+            assert_eq!(known.is_due(wanted, now), is_due, "{known:?} {wanted:?}");
+        }
+        let foreign = Fractioning::Foreign(now);
+        assert!(
+            foreign.is_due(Some(&ready), now + FOREIGN_AGAIN),
+            "that program may be gone"
         );
     }
 

@@ -11,8 +11,13 @@ use super::limits::GpuLimit;
 use super::receipt::{ContainerName, Failure, Receipt};
 use super::watch::Repair;
 
-/// So many refusals of the driver in a row, and the node gives up limiting: containers must not fail one after the other.
-pub const REFUSALS_MAX: u32 = 3;
+/// The driver refused the limits of so many pods, and limited none in between: the node gives up limiting. Pods must not fail one after the
+/// other. A pod counts once, however often its container is started.
+pub const REFUSED_PODS_MAX: usize = 3;
+/// Seconds for which a limit has to be gone before its pod is evicted: a driver may be in the middle of a reload.
+const EVICT_AFTER_SECONDS: u64 = 30;
+/// Seconds until an eviction is tried again: the API server may refuse it because of a disruption budget.
+const EVICT_AGAIN_SECONDS: u64 = 60;
 
 /// A receipt of this age, in seconds, was there before the agent started, and an earlier agent told about it.
 const NEWS_SECONDS_MAX: u64 = 120;
@@ -80,6 +85,10 @@ pub struct AuditedReceipt {
 /// What one audit sees.
 #[derive(Debug, Clone, Default)]
 pub struct Observation {
+    /// When it was made, by a clock that never jumps.
+    pub now_seconds: u64,
+    /// Whether the node has the tier that limits memory.
+    pub limits_memory: bool,
     /// The receipts.
     pub receipts: Vec<AuditedReceipt>,
     /// Share devices that the kubelet lists; `None` while it does not answer.
@@ -173,6 +182,12 @@ struct Known {
     container_id: String,
     at_seconds: u64,
     told: Told,
+    /// Whether this agent has seen the limit in force.
+    seen_held: bool,
+    /// Since when the limit is gone or different.
+    broken_since: Option<u64>,
+    /// When the pod was last to be evicted.
+    evicted_at: Option<u64>,
 }
 
 /// What the audit remembers.
@@ -181,7 +196,8 @@ pub struct Audit {
     repair: Repair,
     started_seconds: u64,
     known: BTreeMap<String, Known>,
-    refusals: u32,
+    /// UIDs of the pods whose limits the driver refused since it last limited one.
+    refused_pods: BTreeSet<String>,
 }
 
 impl Audit {
@@ -191,13 +207,13 @@ impl Audit {
             repair,
             started_seconds,
             known: BTreeMap::new(),
-            refusals: 0,
+            refused_pods: BTreeSet::new(),
         }
     }
 
     /// Forgets the driver's refusals: there is a new driver.
     pub fn new_driver(&mut self) {
-        self.refusals = 0;
+        self.refused_pods.clear();
     }
 
     /// Takes an observation.
@@ -218,7 +234,12 @@ impl Audit {
             // Between two starts of a container the receipt is that of the container that has ended.
             let started = receipt.receipt.failure.as_ref().is_none_or(|failure| failure.started);
             if started && receipt.cgroup_exists {
-                self.check(receipt, &mut audited);
+                self.check(receipt, observation, &mut audited);
+            } else if let Some(failure) = receipt.receipt.failure.as_ref().filter(|failure| failure.started)
+                && receipt.receipt.cgroup.is_empty()
+            {
+                // The hook did not come as far as the cgroup, so the container counts as long as its pod holds the share device.
+                audited.summary.broken.push(shown_broken(receipt, &failure.message));
             }
         }
         let present: BTreeSet<&String> = observation
@@ -229,11 +250,11 @@ impl Audit {
         self.known
             .retain(|share_device, _| present.contains(share_device) && !audited.remove.contains(share_device));
         audited.summary.unlimited = observation.unlimited.iter().map(ContainerName::shown).collect();
-        if self.refusals >= REFUSALS_MAX {
+        if self.refused_pods.len() >= REFUSED_PODS_MAX {
             audited.give_up = Some(format!(
-                "the driver refused the limits of {} containers in a row (event {EVENT_FAILED} of the last one has the cause); repair the \
+                "the driver refused the limits of {} pods in a row (event {EVENT_FAILED} of the last one has the cause); repair the \
                  cause and restart the node agent",
-                self.refusals
+                self.refused_pods.len()
             ));
         }
         audited
@@ -256,7 +277,9 @@ impl Audit {
             }
             Some(_) => Told::Broken,
             None => {
-                self.refusals = 0;
+                if !receipt.limits.is_empty() {
+                    self.refused_pods.clear();
+                }
                 if is_news { Told::Nothing } else { Told::Set }
             }
         };
@@ -264,6 +287,9 @@ impl Audit {
             container_id: receipt.container_id.clone(),
             at_seconds: receipt.at_seconds,
             told,
+            seen_held: false,
+            broken_since: None,
+            evicted_at: None,
         };
         self.known.insert(audited.share_device.clone(), known);
     }
@@ -272,13 +298,15 @@ impl Audit {
         result
             .failures
             .push(failure.code.clone().unwrap_or_else(|| "other".to_owned()));
-        // Only the driver's refusals say something about the node: a container that ends early fails the hook, too.
-        if failure.code.is_some() {
-            self.refusals += 1;
+        // Only the driver's refusals say something about the node: a container that ends early fails the hook, too. What happened before the
+        // agent's start may be repaired: the operator restarts the agent after the repair.
+        if failure.refused && receipt.at_seconds >= self.started_seconds {
+            self.refused_pods.insert(receipt.container.uid.clone());
         }
+        let memory = failure.memory.name();
         let start = match failure.started {
-            true => "started without a limit of its GPU memory",
-            false => "did not start, because its GPU memory could not be limited",
+            true => format!("started without a limit of its {memory}"),
+            false => format!("did not start, because its {memory} could not be limited"),
         };
         result.events.push(PodEvent {
             container: receipt.container.clone(),
@@ -288,7 +316,7 @@ impl Audit {
         });
     }
 
-    fn check(&mut self, audited: &AuditedReceipt, result: &mut Audited) {
+    fn check(&mut self, audited: &AuditedReceipt, observation: &Observation, result: &mut Audited) {
         let receipt = &audited.receipt;
         let mut broken = receipt.failure.as_ref().map(|failure| failure.message.clone());
         for (limit, answer) in receipt.limits.iter().zip(&audited.answers) {
@@ -332,23 +360,28 @@ impl Audit {
                 .answers
                 .iter()
                 .all(|answer| matches!(answer, Answer::Held { .. }));
+        if all_held {
+            (known.seen_held, known.broken_since) = (true, None);
+        }
+        let now = observation.now_seconds;
         match (broken, known.told) {
             (Some(problem), Told::Broken) => {
-                result
-                    .summary
-                    .broken
-                    .push(format!("{}: {problem}", receipt.container.shown()));
-                // Told in an earlier audit, so it is no passing state. A container that started without a limit was let in by the policy.
-                if self.repair == Repair::Evict && receipt.failure.is_none() {
+                result.summary.broken.push(shown_broken(audited, &problem));
+                let gone_seconds = known.broken_since.map(|since| now.saturating_sub(since));
+                let is_gone = gone_seconds.is_some_and(|seconds| seconds >= EVICT_AFTER_SECONDS);
+                let is_due = known
+                    .evicted_at
+                    .is_none_or(|at| now.saturating_sub(at) >= EVICT_AGAIN_SECONDS);
+                if self.repair == Repair::Evict && observation.limits_memory && is_gone && is_due {
+                    known.evicted_at = Some(now);
                     result.evict.push(receipt.container.clone());
                 }
             }
             (Some(problem), Told::Nothing | Told::Set) => {
-                result
-                    .summary
-                    .broken
-                    .push(format!("{}: {problem}", receipt.container.shown()));
+                result.summary.broken.push(shown_broken(audited, &problem));
                 known.told = Told::Broken;
+                // A container that never had its limit was let in by the policy, or by an earlier agent that knew why.
+                known.broken_since = known.seen_held.then_some(now);
                 result.events.push(PodEvent {
                     container: receipt.container.clone(),
                     severity: Severity::Warning,
@@ -378,6 +411,11 @@ impl Audit {
     }
 }
 
+/// A container that is not held, and why, for the condition.
+fn shown_broken(audited: &AuditedReceipt, problem: &str) -> String {
+    format!("{}: {problem}", audited.receipt.container.shown())
+}
+
 /// A limit in MiB, for people.
 fn shown(limit: &GpuLimit) -> String {
     match limit.hard_bytes {
@@ -390,6 +428,7 @@ fn shown(limit: &GpuLimit) -> String {
 mod tests {
     use kai_gpu::MemoryLimits;
 
+    use super::super::receipt::LimitedMemory;
     use super::super::receipt_dir::tests::receipt;
     use super::*;
 
@@ -409,8 +448,11 @@ mod tests {
         let mut failed = audited(id, 2000, Answer::Missing);
         failed.receipt.limits.clear();
         failed.answers.clear();
+        failed.receipt.container.uid = format!("uid-{id}");
         failed.receipt.failure = Some(Failure {
             code: code.map(str::to_owned),
+            refused: code.is_some(),
+            memory: LimitedMemory::Gpu,
             message: "no permission".to_owned(),
             started,
         });
@@ -418,7 +460,13 @@ mod tests {
     }
 
     fn seen(receipts: Vec<AuditedReceipt>) -> Observation {
+        seen_at(2000, receipts)
+    }
+
+    fn seen_at(now_seconds: u64, receipts: Vec<AuditedReceipt>) -> Observation {
         Observation {
+            now_seconds,
+            limits_memory: true,
             receipts,
             held: Some(BTreeSet::from(["share-1".to_owned()])),
             unlimited: Vec::new(),
@@ -471,9 +519,6 @@ mod tests {
         assert_eq!(reasons(&lost), [EVENT_MISSING]);
         assert_eq!((lost.rows[0].enforced, lost.summary.broken.len()), (Enforced::No, 1));
         assert!(lost.evict.is_empty(), "the driver may be in the middle of a reload");
-        let still = audit.step(&seen(vec![audited("a", 1000, Answer::Missing)]));
-        assert!(still.events.is_empty());
-        assert_eq!(still.evict, [receipt("a").container]);
 
         let again = audit.step(&seen(vec![audited("b", 1001, HELD)]));
         assert_eq!(reasons(&again), [EVENT_SET], "a restarted container");
@@ -481,16 +526,35 @@ mod tests {
         assert!(other.events[0].message.contains("5 bytes") && other.events[0].message.contains("1073741824"));
     }
 
+    /// How many pods are evicted in audits at these seconds, after one in which the limit held.
+    fn evictions(repair: Repair, limits_memory: bool, seconds: &[u64]) -> Vec<usize> {
+        let mut audit = Audit::new(repair, 1000);
+        audit.step(&seen_at(1000, vec![audited("a", 1000, HELD)]));
+        let audits = seconds.iter().map(|now| Observation {
+            limits_memory,
+            ..seen_at(*now, vec![audited("a", 1000, Answer::Missing)])
+        });
+        audits.map(|observation| audit.step(&observation).evict.len()).collect()
+    }
+
     #[test]
-    fn without_the_option_no_pod_is_evicted() {
-        let mut audit = Audit::new(Repair::None, 1000);
-        for _ in 0..3 {
-            assert!(
-                audit
-                    .step(&seen(vec![audited("a", 1000, Answer::Missing)]))
-                    .evict
-                    .is_empty()
-            );
+    fn a_pod_is_evicted_after_its_limit_was_gone_for_a_while_and_again_after_a_pause() {
+        let seconds = [1001, 1002, 1030, 1031, 1032, 1090, 1091];
+        assert_eq!(evictions(Repair::Evict, true, &seconds), [0, 0, 0, 1, 0, 0, 1]);
+        assert_eq!(evictions(Repair::None, true, &seconds), [0; 7]);
+        assert_eq!(
+            evictions(Repair::Evict, false, &seconds),
+            [0; 7],
+            "the node has another tier"
+        );
+    }
+
+    #[test]
+    fn a_container_whose_limit_was_never_seen_is_not_evicted() {
+        let mut audit = Audit::new(Repair::Evict, 1000);
+        for now in [1001, 1100, 1200] {
+            let result = audit.step(&seen_at(now, vec![audited("a", 900, Answer::Missing)]));
+            assert_eq!((result.summary.broken.len(), result.evict.len()), (1, 0));
         }
     }
 
@@ -517,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn three_refusals_of_the_driver_in_a_row_end_the_tier() {
+    fn refusals_of_three_pods_in_a_row_end_the_tier() {
         let mut audit = Audit::new(Repair::None, 1000);
         let mut step = |receipt| audit.step(&seen(vec![receipt]));
         for (id, code) in [("a", Some("NO_PERMISSION")), ("b", Some("UNKNOWN"))] {
@@ -532,6 +596,16 @@ mod tests {
         for id in ["d", "e"] {
             assert!(step(failed(id, Some("UNKNOWN"), false)).give_up.is_none());
         }
+        let mut again = failed("e", Some("UNKNOWN"), false);
+        again.receipt.at_seconds += 1;
+        assert!(step(again).give_up.is_none(), "the same pod again");
+        let mut old = failed("old", Some("UNKNOWN"), false);
+        old.receipt.at_seconds = 999;
+        assert_eq!(
+            step(old).give_up,
+            None,
+            "the operator has repaired the cause and restarted the agent"
+        );
         let other = step(failed("f", None, false));
         assert_eq!(
             (other.failures, other.give_up),
@@ -542,7 +616,7 @@ mod tests {
             step(failed("g", Some("UNKNOWN"), false))
                 .give_up
                 .unwrap()
-                .contains("3 containers in a row")
+                .contains("3 pods in a row")
         );
         assert!(
             step(failed("g", Some("UNKNOWN"), false)).failures.is_empty(),
@@ -561,6 +635,14 @@ mod tests {
         }
         let result = audit.step(&seen(vec![failed("b", Some("UNKNOWN"), false)]));
         assert!(result.summary.broken.is_empty(), "it does not run");
+        // The driver did not answer in time, so the receipt has no cgroup.
+        let mut unknown_place = failed("c", Some("TIMEOUT"), true);
+        unknown_place.receipt.cgroup.clear();
+        unknown_place.cgroup_exists = false;
+        let mut observation = seen(vec![unknown_place]);
+        assert!(audit.step(&observation).summary.broken[0].contains("team/half"));
+        observation.held = Some(BTreeSet::new());
+        assert!(audit.step(&observation).summary.broken.is_empty(), "its pod is gone");
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl Decider {
         given_up: Option<String>,
     ) -> NodeEnforcement {
         let mut facts = self.facts(driver, inventory, spec, given_up);
-        if let (Ok(()), Some(mps)) = (&facts.mps, &self.mps) {
+        if let Some(mps) = &self.mps {
             facts.mps = mps.ability(inventory);
         }
         let limits_system_memory = self.limits_system_memory(inventory);
@@ -105,6 +105,11 @@ impl Decider {
             },
             (false, _) => None,
         };
+        if self.mps.is_none()
+            && let Err(problem) = mps::modes::give_back(driver, &self.settings.state_dir)
+        {
+            decided.warnings.push(problem);
+        }
         let receipts = ReceiptDir::new(&self.settings.state_dir);
         decided.hook = program.map(|program| HookSetup {
             program,
@@ -140,7 +145,7 @@ impl Decider {
             library: spec.and_then(library_in),
             program: None,
             mps: match settings.enforce {
-                Enforce::Mps => mps::ability(driver, inventory, &settings.host_root).map(drop),
+                Enforce::Mps => mps::ability(driver, inventory, &settings.host_root).plan().map(drop),
                 Enforce::Auto | Enforce::Driver | Enforce::Watch | Enforce::None => {
                     Err("the agent runs a multi-process server only with --enforce mps".to_owned())
                 }

@@ -9,7 +9,7 @@ use kai_gpu::{Driver, MemoryLimitError, set_and_verify};
 
 use super::cgroup::{CgroupError, CgroupPlace};
 use super::limits::GpuLimit;
-use super::receipt::{ContainerName, Failure, Receipt};
+use super::receipt::{ContainerName, Failure, LimitedMemory, Receipt};
 use super::state_document::{self, StateError};
 
 /// A v1 memory limit at or above this is none: the kernel shows "no limit" as the largest number of whole pages.
@@ -49,6 +49,27 @@ pub struct HoldRequest {
     pub policy: EnforcePolicy,
 }
 
+impl HoldRequest {
+    /// Which memory it is about, if all of it fails.
+    pub fn memory(&self) -> LimitedMemory {
+        match self.limits.is_empty() {
+            true => LimitedMemory::System,
+            false => LimitedMemory::Gpu,
+        }
+    }
+}
+
+/// Codes of a driver or a GPU that is absent or does not answer: they say nothing about limits.
+const ABSENT: [&str; 7] = [
+    "UNINITIALIZED",
+    "DRIVER_NOT_LOADED",
+    "TIMEOUT",
+    "LIBRARY_NOT_FOUND",
+    "GPU_IS_LOST",
+    "RESET_REQUIRED",
+    "LIB_RM_VERSION_MISMATCH",
+];
+
 /// Why a container can't be held to its limits.
 #[derive(Debug, thiserror::Error)]
 pub enum HoldError {
@@ -83,6 +104,21 @@ impl HoldError {
             HoldError::State(_) | HoldError::Cgroup(_) | HoldError::SystemMemory { .. } => None,
         }
     }
+
+    /// Whether the driver works, has the GPU, and refused.
+    fn is_refusal(&self) -> bool {
+        match self {
+            HoldError::Driver(MemoryLimitError::Refused { code, .. }) => !ABSENT.contains(&code.constant()),
+            HoldError::Driver(MemoryLimitError::NotKept { .. }) => true,
+            HoldError::Driver(
+                MemoryLimitError::Missing { .. } | MemoryLimitError::NoGpu { .. } | MemoryLimitError::Driver { .. },
+            )
+            | HoldError::Timeout(_)
+            | HoldError::State(_)
+            | HoldError::Cgroup(_)
+            | HoldError::SystemMemory { .. } => false,
+        }
+    }
 }
 
 /// Holds the container whose state document is `input` to its limits. The receipt's failure says whether it may start nevertheless.
@@ -103,18 +139,24 @@ pub fn hold(
         failure: None,
     };
     if let Err(error) = try_hold(request, input, driver, place, &mut receipt) {
-        receipt.failure = Some(failure(&error, request.policy));
+        receipt.failure = Some(failure(&error, request));
     }
     receipt
 }
 
 /// The report of a failure.
-pub fn failure(error: &HoldError, policy: EnforcePolicy) -> Failure {
+pub fn failure(error: &HoldError, request: &HoldRequest) -> Failure {
+    let of_system_memory = matches!(error, HoldError::SystemMemory { .. });
     Failure {
         code: error.code(),
+        refused: error.is_refusal(),
+        memory: match of_system_memory {
+            true => LimitedMemory::System,
+            false => request.memory(),
+        },
         message: error.to_string(),
         // The limit of system memory is no promise of the tier: kubelet and kernel cope without it.
-        started: policy == EnforcePolicy::Open || matches!(error, HoldError::SystemMemory { .. }),
+        started: request.policy == EnforcePolicy::Open || of_system_memory,
     }
 }
 
@@ -181,7 +223,7 @@ fn limit_system_memory(file: &Path, bytes: u64) -> io::Result<Option<u64>> {
 #[cfg(test)]
 mod tests {
     use kai_gpu::fake::{FakeDriver, Settings};
-    use kai_gpu::{CgroupMemory, MemoryLimits};
+    use kai_gpu::{CgroupMemory, MemoryLimits, NvmlCode};
 
     use super::super::cgroup::MountCheck;
     use super::*;
@@ -290,6 +332,24 @@ mod tests {
     }
 
     #[test]
+    fn a_driver_or_gpu_that_is_absent_refuses_nothing() {
+        let refused = |error: MemoryLimitError| HoldError::Driver(error).is_refusal();
+        let attempt = || "limiting".to_owned();
+        let code = |code| MemoryLimitError::Refused {
+            attempt: attempt(),
+            code,
+        };
+        assert!(refused(code(NvmlCode::NO_PERMISSION)) && refused(code(NvmlCode::UNKNOWN)));
+        // The cgroup lacks the controller: no container of the node can be limited.
+        assert!(refused(code(NvmlCode::NOT_FOUND)));
+        for absent in [1, 9, 10, 12, 15, 16, 18] {
+            assert!(!refused(code(NvmlCode(absent))), "{absent}");
+        }
+        assert!(!refused(MemoryLimitError::NoGpu { attempt: attempt() }));
+        assert!(!HoldError::Timeout(8).is_refusal());
+    }
+
+    #[test]
     fn what_is_not_the_drivers_fault_has_no_code() {
         let node = Node::new();
         fs::write(node.place.proc.join("7/cgroup"), "0::/\n").unwrap();
@@ -319,7 +379,9 @@ mod tests {
         fs::remove_file(&file).unwrap();
         let failure = node.hold(&request).failure.unwrap();
         assert!(
-            failure.started && failure.message.contains("--unified-memory-limit=false"),
+            failure.started
+                && failure.memory == LimitedMemory::System
+                && failure.message.contains("--unified-memory-limit=false"),
             "{failure:?}"
         );
     }

@@ -168,7 +168,7 @@ fn unanswered(request: &HoldRequest) -> Receipt {
         at_seconds: now_seconds(),
         limits: Vec::new(),
         system_memory_bytes: None,
-        failure: Some(failure(&HoldError::Timeout(DRIVER_SECONDS_MAX), request.policy)),
+        failure: Some(failure(&HoldError::Timeout(DRIVER_SECONDS_MAX), request)),
     }
 }
 
@@ -187,14 +187,16 @@ fn finish(args: &HookArgs, receipt: &Receipt) -> HookResult {
         },
         (Some(failure), _) => HookResult {
             line: Some(format!(
-                "kai: the GPU memory of {name} is not limited: {}",
+                "kai: the {} of {name} is not limited: {}",
+                failure.memory.name(),
                 failure.message
             )),
             exit_code: starts(failure.started),
         },
         (None, Err(error)) => HookResult {
             line: Some(format!(
-                "kai: the GPU memory of {name} is limited, but without a receipt: {error}"
+                "kai: the {} of {name} is limited, but without a receipt: {error}",
+                args.request().memory().name()
             )),
             exit_code: starts(args.policy == EnforcePolicy::Open),
         },

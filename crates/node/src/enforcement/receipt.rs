@@ -60,6 +60,27 @@ pub struct Receipt {
     pub failure: Option<Failure>,
 }
 
+/// What a limit is about.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum LimitedMemory {
+    /// The memory of GPUs.
+    #[default]
+    Gpu,
+    /// The memory that GPU and CPU share.
+    System,
+}
+
+impl LimitedMemory {
+    /// Its name in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            LimitedMemory::Gpu => "GPU memory",
+            LimitedMemory::System => "system memory",
+        }
+    }
+}
+
 /// Why the hook could not set the limits of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -67,6 +88,12 @@ pub struct Failure {
     /// The driver's error constant, as `ERROR_NO_PERMISSION`; `None` if the driver was not the cause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
+    /// Whether the driver works, has the GPU, and refused. Then the next container will hardly fare better.
+    #[serde(default)]
+    pub refused: bool,
+    /// Which memory is not limited.
+    #[serde(default)]
+    pub memory: LimitedMemory,
     /// What failed, and the remedy.
     pub message: String,
     /// Whether the container started nevertheless (policy `open`).

@@ -154,7 +154,9 @@ impl ShareDevicePreparer {
             (_, None) => None,
         };
 
-        let mps = self.mps_edits(share_device, &name, &pod, &object, &gpus, offer).await?;
+        let mps = self
+            .mps_edits(share_device, &name, &holder.container, &pod, &object)
+            .await?;
 
         let _files = self.files.lock().await;
         let whole = self.cdi.read().ok_or_else(|| Refusal::NoSpec.to_string())?;
@@ -203,10 +205,9 @@ impl ShareDevicePreparer {
         &self,
         share_device: &str,
         name: &str,
+        container: &str,
         pod: &Pod,
         object: &Value,
-        gpus: &[String],
-        offer: &ShareDeviceOffer,
     ) -> Result<Option<Edits>, String> {
         let annotation = pod.metadata.annotations.text(keys::GPU_LIMITS);
         let Some(limits) = annotation.and_then(|annotation| GpuLimits::parse(annotation).ok()) else {
@@ -216,14 +217,12 @@ impl ShareDevicePreparer {
             ComputeMode::TimeSlicing => return Ok(None),
             ComputeMode::SmSharing => {}
         }
-        let memories = gpus.iter().filter_map(|gpu| offer.inventory.device(gpu)?.memory_mib);
         let request = ShareRequest {
             pod: name,
             object,
+            container,
             limits: &limits,
             share_device,
-            gpus,
-            gpu_memory_mib: memories.min().unwrap_or(0),
         };
         match self.mps.get() {
             Some(mps) => mps.prepare(&request).await.map(Some),

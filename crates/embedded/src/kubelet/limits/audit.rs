@@ -23,7 +23,7 @@ impl NodeLimits {
                 .map(|(share_device, receipt)| self.observed(share_device, receipt))
                 .collect(),
             held: Some(self.share_devices.values().map(|number| share_name(*number)).collect()),
-            unlimited: Vec::new(),
+            ..Observation::default()
         };
         let random_name = directory.path().display().to_string();
         let mut audited = self.audit.step(&observation);

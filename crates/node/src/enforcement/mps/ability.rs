@@ -4,7 +4,7 @@ use std::path::Path;
 
 use kai_gpu::{Device, DeviceKind, Driver, Inventory, MigMode};
 
-use super::plan::{MpsPlan, Protocol};
+use super::plan::MpsPlan;
 
 /// Where drivers install the control program.
 const PROGRAMS: [&str; 2] = [
@@ -13,8 +13,29 @@ const PROGRAMS: [&str; 2] = [
 ];
 /// The first GPUs (Volta) whose clients have address spaces of their own.
 const FIRST_CAPABILITY: u32 = 7;
-/// The first driver whose daemon has namespaces.
+/// The first driver whose daemon has namespaces. The limits of older ones are variables of the container, and its programs can unset them.
 const FIRST_DRIVER_WITH_NAMESPACES: u32 = 615;
+
+/// Whether this node can have the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ability {
+    /// It can, with this plan.
+    Able(MpsPlan),
+    /// It can't, for this reason.
+    Unable(String),
+    /// The driver does not say. A server that runs may be as good as before.
+    Unknown(String),
+}
+
+impl Ability {
+    /// The plan; the error says why there is none.
+    pub fn plan(self) -> Result<MpsPlan, String> {
+        match self {
+            Ability::Able(plan) => Ok(plan),
+            Ability::Unable(reason) | Ability::Unknown(reason) => Err(reason),
+        }
+    }
+}
 
 /// What decides about the server.
 #[derive(Debug, Clone)]
@@ -68,29 +89,38 @@ pub fn decide(facts: &MpsFacts) -> Result<MpsPlan, String> {
     let major = facts
         .driver_version
         .and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    if major.is_none_or(|major| major < FIRST_DRIVER_WITH_NAMESPACES) {
+        return Err(format!(
+            "the multi-process server of driver {} leaves its limits to the programs that it limits; install driver \
+             {FIRST_DRIVER_WITH_NAMESPACES} or newer",
+            facts.driver_version.unwrap_or("of an unknown version")
+        ));
+    }
     Ok(MpsPlan {
         program,
-        protocol: match major {
-            Some(major) if major >= FIRST_DRIVER_WITH_NAMESPACES => Protocol::Namespaces,
-            Some(_) | None => Protocol::Legacy,
-        },
         gpus: facts.gpus.iter().map(|(device, _)| device.uuid.clone()).collect(),
     })
 }
 
-/// The plan for this node, or why it can't have the tier. Blocks as long as the driver does.
-pub fn ability(driver: &dyn Driver, inventory: &Inventory, host_root: &Path) -> Result<MpsPlan, String> {
+/// Whether this node can have the server. Blocks as long as the driver does.
+pub fn ability(driver: &dyn Driver, inventory: &Inventory, host_root: &Path) -> Ability {
     let mut gpus = Vec::with_capacity(inventory.devices.len());
     for device in &inventory.devices {
-        let mode = driver.compute_mode(&device.uuid).map_err(|error| error.with_remedy())?;
-        gpus.push((device, mode.is_some()));
+        match driver.compute_mode(&device.uuid) {
+            Ok(mode) => gpus.push((device, mode.is_some())),
+            Err(error) => return Ability::Unknown(error.with_remedy()),
+        }
     }
     let program = PROGRAMS.into_iter().find(|path| host_root.join(path).is_file());
-    decide(&MpsFacts {
+    let decided = decide(&MpsFacts {
         gpus,
         driver_version: inventory.driver_version.as_deref(),
         program: program.map(|path| format!("/{path}")),
-    })
+    });
+    match decided {
+        Ok(plan) => Ability::Able(plan),
+        Err(reason) => Ability::Unable(reason),
+    }
 }
 
 #[cfg(test)]
@@ -108,23 +138,21 @@ mod tests {
             std::fs::create_dir_all(root.path().join("usr/bin")).unwrap();
             std::fs::write(root.path().join(PROGRAMS[0]), "").unwrap();
         }
-        ability(&driver, &driver.devices().unwrap(), root.path())
+        ability(&driver, &driver.devices().unwrap(), root.path()).plan()
     }
 
     #[test]
-    fn the_protocol_follows_from_the_driver() {
-        for (version, protocol) in [
-            ("615.71.09", Protocol::Namespaces),
-            ("620.1", Protocol::Namespaces),
-            ("570.133.20", Protocol::Legacy),
-            ("unknown", Protocol::Legacy),
-        ] {
+    fn a_driver_without_namespaces_is_refused() {
+        for version in ["615.71.09", "620.1"] {
             let plan = node("h100:2", version, true).unwrap();
-            assert_eq!(plan.protocol, protocol, "{version}");
             assert_eq!(
                 (plan.program.as_str(), plan.gpus.len()),
                 ("/usr/bin/nvidia-cuda-mps-control", 2)
             );
+        }
+        for version in ["570.133.20", "unknown"] {
+            let refusal = node("h100:2", version, true).unwrap_err();
+            assert!(refusal.contains(version) && refusal.contains("driver 615"), "{refusal}");
         }
     }
 
@@ -148,7 +176,7 @@ mod tests {
         let decide_for = |device: &Device, has_modes| {
             decide(&MpsFacts {
                 gpus: vec![(device, has_modes)],
-                driver_version: None,
+                driver_version: Some("615.1"),
                 program: Some("/p".to_owned()),
             })
         };

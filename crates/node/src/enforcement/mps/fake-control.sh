@@ -1,10 +1,9 @@
 #!/bin/sh
 # A fake nvidia-cuda-mps-control for tests. Beside it: `calls` records what it was asked, `behavior` says what it does wrong (die, hang,
-# no-server), `clients` holds the pids of its clients. Its own pid is in the pipe directory.
+# hang-terminate, no-server), `clients` holds the pids of its clients. Its own pid is in the pipe directory.
 here=$(dirname "$0")
 behavior=$(cat "$here/behavior" 2>/dev/null)
-line=$(tr '\n' ' ' < /dev/stdin)
-echo "$* $line" | sed 's/ *$//' >> "$here/calls"
+echo "$*" >> "$here/calls"
 pid=$CUDA_MPS_PIPE_DIRECTORY/pid
 alive() { [ -e "$pid" ] && kill -0 "$(cat "$pid")" 2>/dev/null; }
 
@@ -12,14 +11,10 @@ case " $* " in
 *" -f "*)
     [ "$behavior" = die ] && exit 1
     for word in "$@"; do config=$word; done
-    case " $* " in
-    *" -a "*)
-        for wanted in 'schema_version = "1.0"' '[servers.kai]' '[features.memacct]'; do
-            grep -qF "$wanted" "$config" || { echo "no $wanted" >&2; exit 2; }
-        done
-        cp "$config" "$here/config"
-        ;;
-    esac
+    for wanted in 'schema_version = "1.0"' '[servers.kai]' '[features.memacct]'; do
+        grep -qF "$wanted" "$config" || { echo "no $wanted" >&2; exit 2; }
+    done
+    cp "$config" "$here/config"
     touch "$CUDA_MPS_PIPE_DIRECTORY/control"
     echo $$ > "$pid"
     trap 'rm -f "$pid" "$CUDA_MPS_PIPE_DIRECTORY/control"; exit 0' TERM
@@ -29,15 +24,13 @@ esac
 
 [ "$behavior" = hang ] && exec sleep 60
 alive || { echo "Cannot find MPS control daemon process"; exit 1; }
-case " $* $line " in
+case " $* " in
 *"server list"*) [ "$behavior" = no-server ] || echo "kai,0,$(cat "$pid"),Ready,$CUDA_MPS_PIPE_DIRECTORY/kai,all,-" ;;
-*get_default_active_thread_percentage*) echo 100.0 ;;
 *"namespace create"*) mkdir -p "$CUDA_MPS_PIPE_DIRECTORY/kai/$5" ;;
 *"namespace set"*) [ -d "$CUDA_MPS_PIPE_DIRECTORY/kai/$5" ] || { echo "no such namespace" >&2; exit 3; } ;;
 *"namespace delete"*) rmdir "$CUDA_MPS_PIPE_DIRECTORY/kai/$5" 2>/dev/null || { echo "no such namespace" >&2; exit 3; } ;;
 *"client list"*) [ ! -e "$here/clients" ] || sed 's/$/,kai,0,p_x,program/' "$here/clients" ;;
-*get_server_list*) cat "$pid" ;;
-*get_client_list*) [ ! -e "$here/clients" ] || cat "$here/clients" ;;
-*" -q "*|*quit*) kill "$(cat "$pid")" ;;
+*"client terminate"*) [ "$behavior" != hang-terminate ] || exec sleep 60 ;;
+*" -q "*) kill "$(cat "$pid")" ;;
 esac
 exit 0

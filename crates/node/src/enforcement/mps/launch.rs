@@ -1,11 +1,12 @@
 //! Runs the host's control program. In the agent's container the program would find neither its libraries nor the server that it starts, and the
 //! host's files are read-only there; so a child of this program enters the mount namespace of the host's init first. A call has a time limit.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -37,12 +38,7 @@ impl Launcher {
             true => std::process::Command::new(&self.program),
             false => {
                 let mut command = std::process::Command::new("/proc/self/exe");
-                command
-                    .arg(LAUNCH_COMMAND)
-                    .arg("--root")
-                    .arg(&self.host_root)
-                    .arg("--")
-                    .arg(&self.program);
+                command.arg(LAUNCH_COMMAND).arg("--").arg(&self.program);
                 command
             }
         };
@@ -54,31 +50,23 @@ impl Launcher {
         command
     }
 
-    /// Runs one command and returns what it printed. The error has what it printed, too.
+    /// Runs one command and returns what it printed. The error has what it printed, too. The call is given up when `cancelled` becomes true.
     pub fn call(
         &self,
         call: &Command,
         environment: &[(&'static str, String)],
         seconds_max: Duration,
+        cancelled: &AtomicBool,
     ) -> Result<String, String> {
-        let words = call.arguments.join(" ");
-        let shown = format!(
-            "{} {}",
-            self.program,
-            [words.as_str(), call.input.trim()].join(" ").trim()
-        );
-        let mut command = self.command(&call.arguments, environment);
+        let shown = format!("{} {}", self.program, call.join(" "));
+        let mut command = self.command(call, environment);
         command
-            .stdin(Stdio::piped())
+            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("running {shown}: {error}"))?;
-        if let Some(mut stdin) = child.stdin.take() {
-            // A program that has ended already reads nothing; its exit status says why.
-            let _ = stdin.write_all(call.input.as_bytes());
-        }
         let (out, err) = (reader(child.stdout.take()), reader(child.stderr.take()));
-        let status = match wait(&mut child, seconds_max) {
+        let status = match wait(&mut child, seconds_max, cancelled) {
             Ok(status) => status,
             Err(reason) => {
                 let _ = child.kill();
@@ -100,7 +88,7 @@ impl Launcher {
     }
 }
 
-fn wait(child: &mut Child, seconds_max: Duration) -> Result<ExitStatus, String> {
+fn wait(child: &mut Child, seconds_max: Duration, cancelled: &AtomicBool) -> Result<ExitStatus, String> {
     let deadline = Instant::now() + seconds_max;
     loop {
         match child.try_wait() {
@@ -108,6 +96,7 @@ fn wait(child: &mut Child, seconds_max: Duration) -> Result<ExitStatus, String> 
             Ok(None) if Instant::now() >= deadline => {
                 return Err(format!("no answer within {} seconds", seconds_max.as_secs()));
             }
+            Ok(None) if cancelled.load(Ordering::Relaxed) => return Err("given up, because the agent stops".to_owned()),
             Ok(None) => std::thread::sleep(POLL),
             Err(error) => return Err(error.to_string()),
         }

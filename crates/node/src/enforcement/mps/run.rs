@@ -1,17 +1,19 @@
-//! The thread that runs the daemons of this node. It starts and watches them as [`Supervisor`] says, creates namespaces on request, and keeps
+//! The thread that runs the daemon of this node. It starts and watches it as [`Supervisor`] says, creates namespaces on request, and keeps
 //! the GPUs in the compute mode that makes the server the only way to them.
 
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use kai_gpu::{Driver, GpuComputeMode};
+use kai_gpu::Driver;
 use tokio::sync::{oneshot, watch};
 
 use super::commands::{self, Command};
 use super::launch::Launcher;
+use super::modes::{fence, give_back};
 use super::plan::{Daemon, MpsPlan, Namespace, Namespaces};
 use super::supervise::{Health, Order, Seen, Supervisor};
 
@@ -19,8 +21,14 @@ use super::supervise::{Health, Order, Seen, Supervisor};
 const REQUESTS_QUEUED_MAX: usize = 64;
 /// How long a command may take. Commands are answered at once, or by a daemon that hangs.
 const COMMAND_MAX: Duration = Duration::from_secs(10);
-/// How long the work of one client may take to end when the daemon is stopped, and the daemon itself. The agent's pod has ten seconds.
-const STOP_MAX: Duration = Duration::from_secs(3);
+/// How long the stop may take before the compute modes are given back. The agent's pod has ten seconds.
+const STOP_MAX: Duration = Duration::from_secs(6);
+/// The part of it in which clients end: each is asked to.
+const CLIENTS_STOP_MAX: Duration = Duration::from_secs(3);
+/// How long one client may take.
+const CLIENT_STOP_MAX: Duration = Duration::from_secs(1);
+/// How long a caller waits for the stop: a driver that hangs may hold up the compute modes.
+const STOP_WAIT_MAX: Duration = Duration::from_secs(8);
 
 /// What the thread needs to know.
 #[derive(Debug, Clone)]
@@ -31,7 +39,7 @@ pub struct MpsConfig {
     pub host_root: PathBuf,
     /// Where the files of the tier are; the same path here and on the host.
     pub state_dir: PathBuf,
-    /// Between two looks at the daemons.
+    /// Between two looks at the daemon.
     pub pace: Duration,
 }
 
@@ -62,7 +70,10 @@ impl MpsStatus {
 enum Request {
     Open(Namespace, oneshot::Sender<Result<(), String>>),
     Close(String),
-    Stop(oneshot::Sender<()>),
+    /// Another plan, or why the node can have none now.
+    Plan(Result<MpsPlan, String>),
+    /// Look at the flag that says that the thread is to stop.
+    Stop,
 }
 
 /// The running thread.
@@ -70,6 +81,8 @@ enum Request {
 pub struct MpsHandle {
     requests: SyncSender<Request>,
     status: watch::Receiver<MpsStatus>,
+    /// Whether the thread is to stop.
+    stopping: Arc<AtomicBool>,
 }
 
 impl MpsHandle {
@@ -94,12 +107,20 @@ impl MpsHandle {
         let _ = self.requests.try_send(Request::Close(namespace.to_owned()));
     }
 
-    /// Ends clients and daemons, and gives the GPUs their usual compute mode.
+    /// Ends clients and daemon, and starts the daemon of another plan with the namespaces of running containers. Without a plan (the error
+    /// says why) there is no daemon until the next one. Returns whether the thread will do it.
+    pub fn change(&self, plan: Result<MpsPlan, String>) -> bool {
+        self.requests.try_send(Request::Plan(plan)).is_ok()
+    }
+
+    /// Ends clients and daemon, and gives the GPUs their usual compute mode.
     pub async fn stop(&self) {
-        let (reply, answer) = oneshot::channel();
-        if self.requests.try_send(Request::Stop(reply)).is_ok() {
-            let _ = answer.await;
-        }
+        self.stopping.store(true, Ordering::Relaxed);
+        // If there is no room for it, the thread has requests, and sees the flag after each.
+        let _ = self.requests.try_send(Request::Stop);
+        // The thread drops the sender when it ends.
+        let mut status = self.status.clone();
+        let _ = tokio::time::timeout(STOP_WAIT_MAX, status.wait_for(|_| false)).await;
     }
 }
 
@@ -107,19 +128,29 @@ impl MpsHandle {
 pub fn start(config: MpsConfig, driver: Arc<dyn Driver>) -> MpsHandle {
     let (requests, received) = sync_channel(REQUESTS_QUEUED_MAX);
     let (sender, status) = watch::channel(MpsStatus::Starting);
+    let stopping = Arc::new(AtomicBool::new(false));
     let worker = Worker {
         launcher: Launcher {
             host_root: config.host_root.clone(),
             program: config.plan.program.clone(),
         },
-        config,
         driver,
         namespaces: Namespaces::new(),
-        daemons: Vec::new(),
+        daemon: config.plan.daemon(&config.state_dir, &Namespaces::new()),
+        supervisor: Supervisor::new(Instant::now()),
+        child: None,
+        failed: None,
         status: sender,
+        stopping: stopping.clone(),
+        config,
+        rests: None,
     };
     std::thread::spawn(move || worker.run(received));
-    MpsHandle { requests, status }
+    MpsHandle {
+        requests,
+        status,
+        stopping,
+    }
 }
 
 struct Worker {
@@ -128,30 +159,19 @@ struct Worker {
     driver: Arc<dyn Driver>,
     /// The namespaces of running containers: a daemon that is started anew gets them in its configuration.
     namespaces: Namespaces,
-    daemons: Vec<Supervised>,
-    status: watch::Sender<MpsStatus>,
-}
-
-struct Supervised {
     daemon: Daemon,
     supervisor: Supervisor,
     child: Option<Child>,
     /// Why the last start failed.
     failed: Option<String>,
+    /// Why there is to be no daemon.
+    rests: Option<String>,
+    status: watch::Sender<MpsStatus>,
+    stopping: Arc<AtomicBool>,
 }
 
 impl Worker {
     fn run(mut self, requests: Receiver<Request>) {
-        let daemons = self.config.plan.daemons(&self.config.state_dir, &self.namespaces);
-        self.daemons = daemons
-            .into_iter()
-            .map(|daemon| Supervised {
-                daemon,
-                supervisor: Supervisor::new(Instant::now()),
-                child: None,
-                failed: None,
-            })
-            .collect();
         loop {
             self.look();
             let until = Instant::now() + self.config.pace;
@@ -161,122 +181,123 @@ impl Worker {
                         let _ = reply.send(self.open(namespace));
                     }
                     Ok(Request::Close(name)) => self.close(&name),
-                    Ok(Request::Stop(reply)) => {
-                        self.stop();
-                        let _ = reply.send(());
-                        return;
+                    Ok(Request::Plan(plan)) => {
+                        self.change(plan);
+                        break;
                     }
+                    Ok(Request::Stop) => {}
                     Err(RecvTimeoutError::Timeout) => break,
                     Err(RecvTimeoutError::Disconnected) => return self.stop(),
+                }
+                if self.stopping.load(Ordering::Relaxed) {
+                    return self.stop();
                 }
             }
         }
     }
 
-    /// One look at each daemon.
+    /// One look at the daemon.
     fn look(&mut self) {
-        let fenced = self.fence();
-        for at in 0..self.daemons.len() {
-            let seen = self.seen(at);
-            match self.daemons[at].supervisor.step(Instant::now(), seen) {
-                Order::Start => {
-                    let started = fenced.clone().and_then(|()| self.start_daemon(at));
-                    self.daemons[at].failed = started.err();
-                }
-                Order::Kill => self.kill(at),
-                Order::Wait => {}
-            }
+        if let Some(reason) = &self.rests {
+            self.status.send_replace(MpsStatus::Fails(reason.clone()));
+            return;
         }
-        let failed = self.daemons.iter().find_map(|one| match one.supervisor.health() {
-            Health::Fails(reason) => Some(format!("{}: {reason}", one.daemon.name)),
-            Health::Starting | Health::Serves => None,
-        });
-        let serves = self
-            .daemons
-            .iter()
-            .all(|one| *one.supervisor.health() == Health::Serves);
-        let status = match (fenced, failed, serves) {
-            (Err(reason), _, _) | (Ok(()), Some(reason), _) => MpsStatus::Fails(reason),
-            (Ok(()), None, true) => MpsStatus::Serves,
-            (Ok(()), None, false) => MpsStatus::Starting,
+        let fenced = fence(&*self.driver, &self.config.state_dir, &self.config.plan.gpus);
+        let seen = self.seen();
+        match self.supervisor.step(Instant::now(), seen) {
+            Order::Start => {
+                let started = fenced.clone().and_then(|()| self.start_daemon());
+                self.failed = started.err();
+            }
+            Order::Kill => self.kill(),
+            Order::Wait => {}
+        }
+        let status = match (fenced, self.supervisor.health()) {
+            (Err(reason), _) => MpsStatus::Fails(reason),
+            (Ok(()), Health::Fails(reason)) => MpsStatus::Fails(reason.clone()),
+            (Ok(()), Health::Serves) => MpsStatus::Serves,
+            (Ok(()), Health::Starting) => MpsStatus::Starting,
         };
         self.status
             .send_if_modified(|known| std::mem::replace(known, status.clone()) != status);
     }
 
-    /// Keeps processes that do not find the daemon away from the GPUs. Anybody with root on the host may change the mode, so it is looked at
-    /// again and again.
-    fn fence(&self) -> Result<(), String> {
-        for gpu in &self.config.plan.gpus {
-            let mode = self.driver.compute_mode(gpu).map_err(|error| error.with_remedy())?;
-            if mode != Some(GpuComputeMode::ExclusiveProcess) {
-                let set = self.driver.set_compute_mode(gpu, GpuComputeMode::ExclusiveProcess);
-                set.map_err(|error| error.with_remedy())?;
+    fn change(&mut self, plan: Result<MpsPlan, String>) {
+        self.stop();
+        self.supervisor = Supervisor::new(Instant::now());
+        self.failed = None;
+        match plan {
+            Ok(plan) => {
+                self.launcher.program = plan.program.clone();
+                self.daemon = plan.daemon(&self.config.state_dir, &self.namespaces);
+                self.config.plan = plan;
+                self.rests = None;
+                self.status.send_replace(MpsStatus::Starting);
             }
+            Err(reason) => self.rests = Some(reason),
         }
-        Ok(())
     }
 
-    fn seen(&mut self, at: usize) -> Seen {
-        let protocol = self.config.plan.protocol;
-        let one = &mut self.daemons[at];
-        if let Some(reason) = one.failed.take() {
+    fn seen(&mut self) -> Seen {
+        if let Some(reason) = self.failed.take() {
             return Seen::Ended(reason);
         }
-        let Some(child) = &mut one.child else {
+        let Some(child) = &mut self.child else {
             return Seen::NoProcess;
         };
         match child.try_wait() {
             Ok(Some(status)) => {
-                one.child = None;
-                let log = one.daemon.log_dir.join("control.log");
+                self.child = None;
+                let log = self.daemon.log_dir.join("control.log");
                 return Seen::Ended(format!("it ended ({status}); see {}", log.display()));
             }
             Ok(None) => {}
             Err(error) => return Seen::Silent(error.to_string()),
         }
-        let answer = self
-            .launcher
-            .call(&commands::probe(protocol), &one.daemon.environment, COMMAND_MAX);
-        match answer.and_then(|answer| commands::serves(protocol, &answer)) {
+        match self
+            .command(&commands::probe())
+            .and_then(|answer| commands::serves(&answer))
+        {
             Ok(()) => Seen::Serves,
             Err(reason) => Seen::Silent(reason),
         }
     }
 
-    fn start_daemon(&mut self, at: usize) -> Result<(), String> {
+    fn start_daemon(&mut self) -> Result<(), String> {
         // The configuration has the namespaces of the containers that run now.
-        let plan = &self.config.plan;
-        let daemons = plan.daemons(&self.config.state_dir, &self.namespaces);
-        let one = &mut self.daemons[at];
-        one.daemon = daemons.into_iter().nth(at).expect("a plan has the same daemons always");
-        for directory in [&one.daemon.pipe_dir, &one.daemon.log_dir] {
+        self.daemon = self.config.plan.daemon(&self.config.state_dir, &self.namespaces);
+        let Daemon {
+            arguments,
+            environment,
+            pipe_dir,
+            log_dir,
+            config_file,
+            config,
+        } = &self.daemon;
+        for directory in [pipe_dir, log_dir] {
             std::fs::create_dir_all(directory).map_err(|error| format!("creating {}: {error}", directory.display()))?;
         }
-        if one.daemon.pipe_dir.join("control").exists() {
+        if pipe_dir.join("control").exists() {
             // A daemon that an earlier agent left behind: a second one would not start.
             let _ = self
                 .launcher
-                .call(&commands::quit(plan.protocol), &one.daemon.environment, STOP_MAX);
+                .call(&commands::quit(), environment, COMMAND_MAX, &self.stopping);
         }
-        if let Some((path, text)) = &one.daemon.config {
-            std::fs::write(path, text).map_err(|error| format!("writing {}: {error}", path.display()))?;
-        }
-        let mut command = self.launcher.command(&one.daemon.arguments, &one.daemon.environment);
+        std::fs::write(config_file, config).map_err(|error| format!("writing {}: {error}", config_file.display()))?;
+        let mut command = self.launcher.command(arguments, environment);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        one.child = Some(
+        self.child = Some(
             command
                 .spawn()
                 .map_err(|error| format!("starting {}: {error}", self.launcher.program))?,
         );
-        tracing::info!(daemon = one.daemon.name, "started");
+        tracing::info!("started the daemon of the multi-process server");
         Ok(())
     }
 
-    fn kill(&mut self, at: usize) {
-        let one = &mut self.daemons[at];
-        if let Some(mut child) = one.child.take() {
-            tracing::warn!(daemon = one.daemon.name, "does not serve; killing it");
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            tracing::warn!("the daemon of the multi-process server does not serve; killing it");
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -289,7 +310,7 @@ impl Worker {
         }
         // An earlier container of the share device may have left its namespace, with other limits.
         self.close(&namespace.name);
-        for command in commands::create(self.config.plan.protocol, &namespace) {
+        for command in commands::create(&namespace) {
             if let Err(reason) = self.command(&command) {
                 self.close(&namespace.name);
                 return Err(reason);
@@ -301,44 +322,49 @@ impl Worker {
 
     fn close(&mut self, name: &str) {
         self.namespaces.remove(name);
-        if let Some(command) = commands::delete(self.config.plan.protocol, name) {
-            // Most often there is none.
-            let _ = self.command(&command);
-        }
+        // Most often there is none.
+        let _ = self.command(&commands::delete(name));
     }
 
-    /// Runs a command of the newer protocol, which has one daemon.
     fn command(&self, command: &Command) -> Result<String, String> {
-        let environment = &self.daemons[0].daemon.environment;
-        self.launcher.call(command, environment, COMMAND_MAX)
+        self.launcher
+            .call(command, &self.daemon.environment, COMMAND_MAX, &self.stopping)
     }
 
-    /// Ends clients first: one that is killed inside of a kernel can block the server.
+    /// Ends clients first: one that is killed inside of a kernel can block the server. All of it has one deadline, and the compute modes are
+    /// given back whatever happens before.
     fn stop(&mut self) {
-        let protocol = self.config.plan.protocol;
-        for one in &mut self.daemons {
-            let Some(mut child) = one.child.take() else { continue };
-            let call = |command: &Command| self.launcher.call(command, &one.daemon.environment, STOP_MAX);
-            let server =
-                commands::servers(protocol).and_then(|servers| commands::pids(&call(&servers).ok()?).first().copied());
-            let clients = commands::clients(protocol, server).and_then(|clients| call(&clients).ok());
+        if let Some(mut child) = self.child.take() {
+            let now = Instant::now();
+            let (clients_end, end) = (now + CLIENTS_STOP_MAX, now + STOP_MAX);
+            let until = |end: Instant| end.saturating_duration_since(Instant::now());
+            let call = |command: &Command, seconds_max: Duration| {
+                let never = AtomicBool::new(false);
+                self.launcher
+                    .call(command, &self.daemon.environment, seconds_max, &never)
+            };
+            let clients = call(&commands::clients(), CLIENT_STOP_MAX);
             for client in commands::pids(&clients.unwrap_or_default()) {
-                if let Some(command) = commands::terminate(protocol, server, client) {
-                    let _ = call(&command);
+                let left = until(clients_end);
+                if left.is_zero() {
+                    tracing::warn!(
+                        "not all programs of the multi-process server ended in time; they are killed with it"
+                    );
+                    break;
                 }
+                let _ = call(&commands::terminate(client), left.min(CLIENT_STOP_MAX));
             }
-            let _ = call(&commands::quit(protocol));
-            let deadline = Instant::now() + STOP_MAX;
-            while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            // Half of what is left: the daemon ends after its answer.
+            let _ = call(&commands::quit(), until(end) / 2);
+            while matches!(child.try_wait(), Ok(None)) && !until(end).is_zero() {
                 std::thread::sleep(Duration::from_millis(20));
             }
+            // A process that hangs in the driver does not end even so, and nobody waits for it.
             let _ = child.kill();
-            let _ = child.wait();
+            let _ = child.try_wait();
         }
-        for gpu in &self.config.plan.gpus {
-            if let Err(error) = self.driver.set_compute_mode(gpu, GpuComputeMode::Default) {
-                tracing::warn!(gpu, %error, "the GPU keeps the compute mode EXCLUSIVE_PROCESS; run nvidia-smi -c DEFAULT");
-            }
+        if let Err(problem) = give_back(&*self.driver, &self.config.state_dir) {
+            tracing::warn!(problem, "could not give the GPUs their usual compute mode");
         }
     }
 }

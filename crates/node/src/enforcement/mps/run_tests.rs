@@ -1,22 +1,23 @@
 //! The thread with a fake control program.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 
+use kai_gpu::GpuComputeMode;
 use kai_gpu::fake::{FakeDriver, Settings};
 
 use super::*;
-use crate::enforcement::mps::plan::{Protocol, namespace_name};
+use crate::enforcement::mps::plan::namespace_name;
 
 /// A fake host with the program, and the thread that runs it.
 struct Stage {
     dir: tempfile::TempDir,
     driver: Arc<FakeDriver>,
+    plan: MpsPlan,
     handle: MpsHandle,
 }
 
 impl Stage {
-    fn new(protocol: Protocol, behavior: &str) -> Stage {
+    fn new(behavior: &str) -> Stage {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("nvidia-cuda-mps-control");
         std::fs::write(&program, include_str!("fake-control.sh")).unwrap();
@@ -31,18 +32,23 @@ impl Stage {
             .collect();
         let stage_behavior = dir.path().join("behavior");
         std::fs::write(stage_behavior, behavior).unwrap();
+        let plan = MpsPlan {
+            program: program.display().to_string(),
+            gpus,
+        };
         let config = MpsConfig {
-            plan: MpsPlan {
-                program: program.display().to_string(),
-                protocol,
-                gpus,
-            },
+            plan: plan.clone(),
             host_root: "/".into(),
             state_dir: dir.path().join("state"),
             pace: Duration::from_millis(20),
         };
         let handle = start(config, driver.clone());
-        Stage { dir, driver, handle }
+        Stage {
+            dir,
+            driver,
+            plan,
+            handle,
+        }
     }
 
     fn pid_file(&self) -> PathBuf {
@@ -85,7 +91,7 @@ fn fails(status: &MpsStatus) -> bool {
 
 #[tokio::test]
 async fn a_server_is_started_fenced_used_and_stopped() {
-    let stage = Stage::new(Protocol::Namespaces, "");
+    let stage = Stage::new("");
     stage.until(|status| *status == MpsStatus::Serves).await;
     assert_eq!(stage.modes(), [Some(GpuComputeMode::ExclusiveProcess); 2]);
     let config = std::fs::read_to_string(stage.dir.path().join("config")).unwrap();
@@ -111,6 +117,12 @@ async fn a_server_is_started_fenced_used_and_stopped() {
         "another container of the share device"
     );
     stage.handle.close("p_share_3");
+    // The thread takes requests in their order, and drops them when it stops.
+    let other = Namespace {
+        name: namespace_name("share-4"),
+        ..namespace(1)
+    };
+    stage.handle.open(other).await.unwrap();
     std::fs::write(stage.dir.path().join("clients"), "4711\n4712\n").unwrap();
     stage.handle.stop().await;
     let calls = stage.calls();
@@ -128,7 +140,7 @@ async fn a_server_is_started_fenced_used_and_stopped() {
 
 #[tokio::test]
 async fn a_daemon_that_is_started_anew_knows_the_namespaces_of_running_containers() {
-    let stage = Stage::new(Protocol::Namespaces, "");
+    let stage = Stage::new("");
     stage.until(|status| *status == MpsStatus::Serves).await;
     stage.handle.open(namespace(25)).await.unwrap();
     let pid = std::fs::read_to_string(stage.pid_file()).unwrap();
@@ -157,12 +169,12 @@ async fn a_daemon_that_is_started_anew_knows_the_namespaces_of_running_container
 
 #[tokio::test]
 async fn a_daemon_that_dies_or_has_no_server_is_reported() {
-    let stage = Stage::new(Protocol::Namespaces, "die");
+    let stage = Stage::new("die");
     let reason = stage.until(fails).await.ability().unwrap_err();
     assert!(reason.contains("exit status: 1"), "{reason}");
     stage.handle.stop().await;
     // A daemon whose server has ended answers, and its clients would run without limits.
-    let stage = Stage::new(Protocol::Namespaces, "");
+    let stage = Stage::new("");
     stage.until(|status| *status == MpsStatus::Serves).await;
     stage.behave("no-server");
     let reason = stage.until(fails).await.ability().unwrap_err();
@@ -172,7 +184,7 @@ async fn a_daemon_that_dies_or_has_no_server_is_reported() {
 
 #[tokio::test]
 async fn a_compute_mode_that_somebody_changed_is_set_again() {
-    let stage = Stage::new(Protocol::Namespaces, "");
+    let stage = Stage::new("");
     stage.until(|status| *status == MpsStatus::Serves).await;
     let gpu = stage.driver.devices().unwrap().devices[1].uuid.clone();
     stage.driver.set_compute_mode(&gpu, GpuComputeMode::Default).unwrap();
@@ -186,15 +198,47 @@ async fn a_compute_mode_that_somebody_changed_is_set_again() {
 }
 
 #[tokio::test]
-async fn the_older_protocol_has_a_daemon_per_gpu_and_commands_on_stdin() {
-    let stage = Stage::new(Protocol::Legacy, "");
+async fn another_plan_ends_the_daemon_before_the_next_one_starts() {
+    let stage = Stage::new("");
     stage.until(|status| *status == MpsStatus::Serves).await;
-    let calls = stage.calls();
-    assert_eq!(calls.matches("-f -multiuser-server").count(), 2, "{calls}");
-    assert!(calls.contains("get_default_active_thread_percentage"), "{calls}");
     stage.handle.open(namespace(25)).await.unwrap();
+    let mut plan = stage.plan.clone();
+    plan.gpus.pop();
+    assert!(stage.handle.change(Ok(plan)));
+    // The thread takes requests in their order: this one is refused or comes after the change.
+    let _ = stage.handle.open(namespace(25)).await;
+    stage.until(|status| *status == MpsStatus::Serves).await;
+    let config = std::fs::read_to_string(stage.dir.path().join("config")).unwrap();
+    assert!(
+        config.contains("[servers.kai.namespaces.p_share_3]"),
+        "running containers keep their namespace: {config}"
+    );
+    let calls = stage.calls();
+    assert_eq!(calls.matches(" -f ").count(), 2, "{calls}");
+    assert!(calls.rfind(" -q").unwrap() < calls.rfind(" -f ").unwrap(), "{calls}");
+    let [exclusive, usual] = [GpuComputeMode::ExclusiveProcess, GpuComputeMode::Default].map(Some);
+    assert_eq!(stage.modes(), [exclusive, usual]);
+
+    assert!(stage.handle.change(Err("the GPU got partitions".to_owned())));
+    let reason = stage.until(fails).await.ability().unwrap_err();
+    assert!(reason.contains("the GPU got partitions"), "{reason}");
+    assert!(!stage.pid_file().exists(), "the daemon has ended");
+    assert_eq!(stage.modes(), [usual; 2], "other programs can use the GPUs");
+    assert!(stage.handle.change(Ok(stage.plan.clone())));
+    stage.until(|status| *status == MpsStatus::Serves).await;
     stage.handle.stop().await;
-    assert!(stage.calls().contains("quit"));
+}
+
+#[tokio::test]
+async fn clients_that_do_not_end_hold_up_no_compute_mode() {
+    let stage = Stage::new("");
+    stage.until(|status| *status == MpsStatus::Serves).await;
+    let pids: Vec<String> = (1..100).map(|pid| pid.to_string()).collect();
+    std::fs::write(stage.dir.path().join("clients"), pids.join("\n") + "\n").unwrap();
+    stage.behave("hang-terminate");
+    stage.handle.stop().await;
+    assert_eq!(stage.modes(), [Some(GpuComputeMode::Default); 2]);
+    assert!(!stage.pid_file().exists(), "the daemon has ended");
 }
 
 #[test]
@@ -208,25 +252,21 @@ fn a_command_that_hangs_is_given_up() {
         program: program.display().to_string(),
     };
     let refusal = launcher
-        .call(&commands::probe(Protocol::Namespaces), &[], Duration::from_millis(50))
+        .call(
+            &commands::probe(),
+            &[],
+            Duration::from_millis(50),
+            &AtomicBool::new(false),
+        )
         .unwrap_err();
     assert!(refusal.contains("no answer within"), "{refusal}");
-    let elsewhere = Launcher {
-        host_root: "/host".into(),
-        program: "/usr/bin/nvidia-cuda-mps-control".to_owned(),
-    };
-    let command = elsewhere.command(&["-q".to_owned()], &[]);
-    let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
-    assert_eq!(command.get_program(), Path::new("/proc/self/exe"));
-    assert_eq!(
-        words,
-        [
-            "mps-launch",
-            "--root",
-            "/host",
-            "--",
-            "/usr/bin/nvidia-cuda-mps-control",
-            "-q"
-        ]
-    );
+    let refusal = launcher
+        .call(
+            &commands::probe(),
+            &[],
+            Duration::from_secs(3600),
+            &AtomicBool::new(true),
+        )
+        .unwrap_err();
+    assert!(refusal.contains("the agent stops"), "{refusal}");
 }

@@ -7,15 +7,15 @@ use std::time::Duration;
 use kai_gpu::{Driver, Inventory};
 use parking_lot::Mutex;
 
-use super::ability::ability;
-use super::container::{ShareRequest, edits, share};
+use super::ability::{Ability, ability};
+use super::container::{ShareRequest, edits, namespace};
 use super::plan::{MpsPlan, namespace_name};
 use super::run::{MpsConfig, MpsHandle, MpsStatus, start};
 use crate::driver_files::cdi::Edits;
 use crate::enforcement::watch::ProcessFiles;
 use crate::enforcement::watch::source::host_processes;
 
-/// Between two looks at the daemons.
+/// Between two looks at the daemon.
 const PACE: Duration = Duration::from_secs(5);
 
 /// The server of this node, if it has one.
@@ -31,7 +31,8 @@ pub struct MpsService {
 
 #[derive(Debug, Clone)]
 struct Server {
-    plan: MpsPlan,
+    /// What its thread was told last: the plan, or why there is none.
+    plan: Result<MpsPlan, String>,
     handle: MpsHandle,
     /// What the task that decides was told last.
     told: MpsStatus,
@@ -49,33 +50,37 @@ impl MpsService {
         }
     }
 
-    /// Whether the node can have the tier now; the error says why not. Starts the server where the node can have one, and again after a change
-    /// of the driver or the GPUs. Blocks.
+    /// Whether the node can have the tier now; the error says why not. Starts the server where the node can have one, and ends it where it can't.
+    /// Blocks.
     pub fn ability(&self, inventory: &Inventory) -> Result<(), String> {
-        let plan = ability(&*self.driver, inventory, &self.host_root)?;
         // The daemon names clients by their process ids on the host, and is itself started in the host's mount namespace.
         host_processes(&self.processes)?;
-        let mut server = self.server.lock();
-        if server.as_ref().is_none_or(|running| running.plan != plan) {
-            // Dropping the last handle ends the thread of the earlier plan, which ends its daemons.
-            *server = None;
+        let plan = match ability(&*self.driver, inventory, &self.host_root) {
+            Ability::Able(plan) => Ok(plan),
+            Ability::Unable(reason) => Err(reason),
+            Ability::Unknown(reason) => return Err(reason),
+        };
+        let mut slot = self.server.lock();
+        let Some(server) = slot.as_mut() else {
+            let plan = plan?;
             let config = MpsConfig {
                 plan: plan.clone(),
                 host_root: self.host_root.clone(),
                 state_dir: self.state_dir.clone(),
                 pace: PACE,
             };
-            *server = Some(Server {
-                plan,
+            let started = Server {
+                plan: Ok(plan),
                 handle: start(config, self.driver.clone()),
                 told: MpsStatus::Starting,
-            });
-        }
-        let Some(server) = server.as_mut() else {
-            return Err("the multi-process server is stopped".to_owned());
+            };
+            return slot.insert(started).told.ability();
         };
+        if server.plan != plan && server.handle.change(plan.clone()) {
+            server.plan = plan.clone();
+        }
         server.told = server.handle.status().borrow().clone();
-        server.told.ability()
+        plan.and_then(|_| server.told.ability())
     }
 
     /// Waits until the server is good for something else than [`MpsService::ability`] told last; for ever without a server.
@@ -95,12 +100,12 @@ impl MpsService {
     /// container must not start.
     pub async fn prepare(&self, request: &ShareRequest<'_>) -> Result<Edits, String> {
         let server = self.server.lock().clone();
-        let Some(Server { plan, handle, .. }) = server else {
+        let Some(Server { handle, .. }) = server else {
             return Err(no_server(request.pod));
         };
-        let share = share(&plan, request)?;
-        handle.open(share.namespace.clone()).await?;
-        Ok(edits(&plan, &self.state_dir, &share))
+        let namespace = namespace(request)?;
+        handle.open(namespace.clone()).await?;
+        Ok(edits(&self.state_dir, &namespace))
     }
 
     /// Takes the part of a share device back, whose pod is gone.

@@ -101,6 +101,10 @@ struct Excess {
 pub struct ExcessWatch {
     grace: Duration,
     repair: Repair,
+    /// The longest time between two measurements that belong together.
+    gap_max: Duration,
+    /// When the last measurement was made.
+    observed: Option<Instant>,
     /// By pod and GPU.
     excesses: BTreeMap<(String, String), Excess>,
     /// When the eviction of a pod was last tried, by UID.
@@ -109,17 +113,32 @@ pub struct ExcessWatch {
 
 impl ExcessWatch {
     /// Nothing was seen yet.
-    pub fn new(grace: Duration, repair: Repair) -> Self {
+    pub fn new(grace: Duration, repair: Repair, gap_max: Duration) -> Self {
         Self {
             grace,
             repair,
+            gap_max,
+            observed: None,
             excesses: BTreeMap::new(),
             evicted: BTreeMap::new(),
         }
     }
 
+    /// Forgets which pods are above their share: the node is not watched any more, or was not measured for too long.
+    pub fn forget(&mut self) {
+        self.excesses.clear();
+        self.observed = None;
+    }
+
     /// Applies one measurement. A pod that is below its share once begins anew.
     pub fn observe(&mut self, now: Instant, pods: &[SharePod], usage: &Usage) -> (Vec<Action>, Vec<Watched>) {
+        if self
+            .observed
+            .is_some_and(|last| now.duration_since(last) > self.gap_max)
+        {
+            self.forget();
+        }
+        self.observed = Some(now);
         let (mut actions, mut watched) = (Vec::new(), Vec::new());
         let mut above = BTreeSet::new();
         for pod in pods {
@@ -129,7 +148,7 @@ impl ExcessWatch {
                 let Some(used) = usage.used.get(&key).copied() else {
                     continue;
                 };
-                let share_bytes = share_mib * MIB;
+                let share_bytes = share_mib.saturating_mul(MIB);
                 let mut exceeded = false;
                 if used.bytes > share_bytes {
                     above.insert(key.clone());
@@ -187,6 +206,7 @@ mod tests {
     use super::*;
 
     const GRACE: Duration = Duration::from_secs(60);
+    const GAP_MAX: Duration = Duration::from_secs(600);
 
     fn pod(name: &str, share_mib: u64) -> SharePod {
         SharePod {
@@ -225,7 +245,7 @@ mod tests {
     #[track_caller]
     fn check(repair: Repair, steps: &[Step]) {
         let start = Instant::now();
-        let mut watch = ExcessWatch::new(GRACE, repair);
+        let mut watch = ExcessWatch::new(GRACE, repair, GAP_MAX);
         let pods = [pod("a", 100), pod("b", 200)];
         for (second, entries, wanted) in steps {
             let (actions, _) = watch.observe(start + Duration::from_secs(*second), &pods, &usage(entries));
@@ -257,7 +277,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_gpu_that_did_not_answer_once_ends_no_excess() {
         let start = Instant::now();
-        let mut watch = ExcessWatch::new(GRACE, Repair::None);
+        let mut watch = ExcessWatch::new(GRACE, Repair::None, GAP_MAX);
         let pods = [pod("a", 100)];
         let above = usage(&[("a", "GPU-0", 101)]);
         let unknown = Usage {
@@ -270,6 +290,34 @@ mod tests {
         }
         let (actions, _) = watch.observe(start + Duration::from_secs(61), &pods, &above);
         assert_eq!(words(&actions), ["tell a"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_begins_anew_after_a_gap_between_measurements() {
+        let above: &[(&str, &str, u64)] = &[("a", "GPU-0", 101)];
+        check(
+            Repair::Evict,
+            &[
+                (0, above, &[]),
+                (601, above, &[]),
+                (661, above, &[]),
+                (662, above, &["tell a", "evict a"]),
+            ],
+        );
+        let start = Instant::now();
+        let mut watch = ExcessWatch::new(GRACE, Repair::None, GAP_MAX);
+        let pods = [pod("a", 100)];
+        watch.observe(start, &pods, &usage(above));
+        watch.forget();
+        let (actions, _) = watch.observe(start + GRACE * 2, &pods, &usage(above));
+        assert!(actions.is_empty(), "the node had another tier meanwhile");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_share_above_every_memory_is_never_exceeded() {
+        let mut watch = ExcessWatch::new(GRACE, Repair::None, GAP_MAX);
+        let (_, watched) = watch.observe(Instant::now(), &[pod("a", u64::MAX)], &usage(&[("a", "GPU-0", 1)]));
+        assert_eq!(watched[0].share_bytes, u64::MAX);
     }
 
     #[tokio::test(start_paused = true)]
@@ -295,7 +343,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_message_has_the_numbers_and_the_metrics_have_every_pod() {
         let start = Instant::now();
-        let mut watch = ExcessWatch::new(GRACE, Repair::None);
+        let mut watch = ExcessWatch::new(GRACE, Repair::None, GAP_MAX);
         let pods = [pod("a", 100), pod("b", 200)];
         let used = usage(&[("a", "GPU-0", 150), ("b", "GPU-1", 20)]);
         watch.observe(start, &pods, &used);

@@ -1,5 +1,6 @@
 //! Finds the pod and the container of a process in the lines of `/proc/<pid>/cgroup`. Pure. The runtimes name cgroups differently, and the
-//! lines are relative to the cgroup namespace of the reader, so only the end of a path is trusted: the pod's directory and the one below it.
+//! lines are relative to the cgroup namespace of the reader, so a pod is known by the name of its directory. A container may create groups
+//! below its own and name them like another pod: the outermost pod counts. Where the node is itself in a pod, its pods are below that one.
 
 /// Where a process runs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,26 +16,48 @@ const SCOPE_PREFIXES: [&str; 4] = ["cri-containerd-", "crio-", "docker-", "libpo
 /// Shortest container id: runtimes use 64 hexadecimal digits, and some tools 32.
 const ID_DIGITS_MIN: usize = 12;
 
-/// The place that the lines name: those of version 2 first, then any controller of version 1. `None` for a process of no pod.
-pub fn place_of(lines: &str) -> Option<ContainerPlace> {
-    let paths = |unified: bool| {
+/// The pods around this node, outermost first: those around the agent but for its own, by the agent's own lines.
+pub fn pods_around(own_lines: &str) -> Vec<String> {
+    let mut pods = paths(own_lines)
+        .map(|path| pods_in(&parts(path)).map(|(_, uid)| uid).collect::<Vec<_>>())
+        .find(|pods| !pods.is_empty())
+        .unwrap_or_default();
+    pods.pop();
+    pods
+}
+
+/// The place that the lines name, below the pods around the node. `None` for a process of no pod.
+pub fn place_of(lines: &str, around: &[String]) -> Option<ContainerPlace> {
+    paths(lines).find_map(|path| place_in_path(path, around))
+}
+
+/// The paths of version 2 first, then those of the controllers of version 1.
+fn paths(lines: &str) -> impl Iterator<Item = &str> {
+    let of_version = |unified: bool| {
         lines.lines().filter_map(move |line| {
             let (number, rest) = line.split_once(':')?;
             let (_, path) = rest.split_once(':')?;
             ((number == "0") == unified).then_some(path)
         })
     };
-    paths(true).chain(paths(false)).find_map(place_in_path)
+    of_version(true).chain(of_version(false))
 }
 
-fn place_in_path(path: &str) -> Option<ContainerPlace> {
-    // containerd with the systemd driver of another configuration: kubepods-burstable-pod<uid>.slice:cri-containerd:<id>.
-    let parts: Vec<&str> = path.split(['/', ':']).filter(|part| !part.is_empty()).collect();
-    let (at, pod_uid) = parts
-        .iter()
-        .enumerate()
-        .rev()
-        .find_map(|(at, part)| Some((at, pod_uid(part)?)))?;
+/// The directories of a path. containerd with the systemd driver of another configuration: kubepods-burstable-pod<uid>.slice:cri-containerd:<id>.
+fn parts(path: &str) -> Vec<&str> {
+    path.split(['/', ':']).filter(|part| !part.is_empty()).collect()
+}
+
+/// The directories with the names of pods, outermost first.
+fn pods_in(parts: &[&str]) -> impl Iterator<Item = (usize, String)> {
+    let parts = parts.iter().enumerate();
+    parts.filter_map(|(at, part)| Some((at, pod_uid(part)?)))
+}
+
+fn place_in_path(path: &str, around: &[String]) -> Option<ContainerPlace> {
+    let parts = parts(path);
+    let mut around = around.iter();
+    let (at, pod_uid) = pods_in(&parts).find(|(_, uid)| around.next() != Some(uid))?;
     let container_id = parts[at + 1..].iter().find_map(|part| container_id(part));
     Some(ContainerPlace { pod_uid, container_id })
 }
@@ -72,7 +95,7 @@ mod tests {
             .replace("UID", UID)
             .replace("U_ID", &UID.replace('-', "_"))
             .replace("ID64", ID);
-        let place = place_of(&lines).unwrap_or_else(|| panic!("no pod in {lines}"));
+        let place = place_of(&lines, &[]).unwrap_or_else(|| panic!("no pod in {lines}"));
         assert_eq!(place.pod_uid, UID, "{lines}");
         assert_eq!(place.container_id.as_deref(), container_id, "{lines}");
     }
@@ -123,6 +146,39 @@ mod tests {
     }
 
     #[test]
+    fn a_group_that_a_container_names_like_another_pod_belongs_to_the_container() {
+        for driver in ["/kubepods/podUID/ID64/pod", "/kubepods/podUID/ID64/kubepods-pod"] {
+            let forged = match driver.contains('-') {
+                true => "11111111_2222_3333_4444_555555555555.slice",
+                false => "11111111-2222-3333-4444-555555555555",
+            };
+            check(&format!("0::{driver}{forged}/cri-containerd-ID64.scope\n"), Some(ID));
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_itself_in_a_pod_has_its_own_pods() {
+        const OUTER: &str = "aaaaaaaa-2222-3333-4444-555555555555";
+        let kind = format!("12:memory:/kubepods/pod{OUTER}/{ID}/kubelet/kubepods");
+        let around = pods_around(&format!("{kind}/burstable/pod{UID}/{ID}\n"));
+        assert_eq!(around, [OUTER]);
+        let inner = "11111111-2222-3333-4444-555555555555";
+        let place = |lines: String| place_of(&lines, &around).map(|place| place.pod_uid);
+        assert_eq!(place(format!("{kind}/pod{inner}/{ID}\n")).as_deref(), Some(inner));
+        assert_eq!(
+            place(format!("{kind}/pod{inner}/{ID}/pod{UID}/{ID}\n")).as_deref(),
+            Some(inner)
+        );
+        assert_eq!(
+            place(format!("12:memory:/kubepods/pod{OUTER}/{ID}\n")),
+            None,
+            "a process of the node"
+        );
+        assert_eq!(pods_around(&format!("0::/kubepods/pod{UID}/{ID}\n")), [] as [&str; 0]);
+        assert_eq!(pods_around("0::/\n"), [] as [&str; 0]);
+    }
+
+    #[test]
     fn processes_of_the_host_belong_to_no_pod() {
         for lines in [
             "",
@@ -135,7 +191,7 @@ mod tests {
             "0::/kubepods/burstable/podshort/4e5f6a7b8c9d\n",
             "nonsense",
         ] {
-            assert_eq!(place_of(lines), None, "{lines}");
+            assert_eq!(place_of(lines, &[]), None, "{lines}");
         }
     }
 }

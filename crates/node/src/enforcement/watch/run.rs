@@ -14,10 +14,13 @@ use tokio::time::Instant;
 
 use super::decide::{Action, ExcessWatch, Repair, SharePod, Usage, Watched};
 use super::source::{ProcessFiles, usage};
+use crate::driver_call::DriverCall;
 use crate::podresources::{self, DeviceAllocation};
 
 /// Between two measurements. Seconds decide nothing here, and a measurement costs a call per GPU and a file per process.
 pub const PACE: Duration = Duration::from_secs(15);
+/// After a gap of so many paces between two measurements nobody knows whether a pod stayed above its share.
+const GAP_PACES_MAX: u32 = 2;
 /// How long a pod may be above its share before it is told. Programs that load a model are above it for a moment.
 pub const GRACE_DEFAULT: Duration = Duration::from_secs(60);
 /// Reason of the event on a pod above its share.
@@ -131,11 +134,12 @@ pub async fn run(
     mut tier: watch::Receiver<EnforcementTier>,
     report: watch::Sender<WatchReport>,
 ) {
-    let mut excesses = ExcessWatch::new(config.grace, config.repair);
-    let mut pods = SharePods::default();
+    let mut excesses = ExcessWatch::new(config.grace, config.repair, config.pace * GAP_PACES_MAX);
+    let (mut pods, mut calls) = (SharePods::default(), DriverCall::default());
     let mut evictions = 0;
     loop {
         if !is_watched(*tier.borrow_and_update()) {
+            excesses.forget();
             report.send_replace(WatchReport {
                 watched: Vec::new(),
                 evictions,
@@ -145,7 +149,7 @@ pub async fn run(
             }
             continue;
         }
-        match measure(&config, &client, &driver, &mut pods).await {
+        match measure(&config, &client, &driver, &mut calls, &mut pods).await {
             Ok(usage) => {
                 let known: Vec<SharePod> = pods.by_name.values().cloned().collect();
                 let (actions, watched) = excesses.observe(Instant::now(), &known, &usage);
@@ -168,15 +172,15 @@ async fn measure(
     config: &WatchConfig,
     client: &Client,
     driver: &Arc<dyn Driver>,
+    calls: &mut DriverCall,
     pods: &mut SharePods,
 ) -> Result<Usage, String> {
     let (own, files) = (driver.clone(), config.files.clone());
-    let asked = tokio::task::spawn_blocking(move || {
+    let asked = calls.run(move || {
         let usage = usage(&*own, &files)?;
         Ok::<_, kai_gpu::GpuError>((usage, own.devices()?.devices))
     });
-    let asked = asked.await.map_err(|error| error.to_string())?;
-    let (usage, devices) = asked.map_err(|error| error.to_string())?;
+    let (usage, devices) = asked.await?.map_err(|error| error.to_string())?;
     let allocations = podresources::list(&config.pod_resources).await;
     let allocations = allocations.map_err(|error| error.to_string())?;
     let mut complete = true;

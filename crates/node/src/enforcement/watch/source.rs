@@ -7,7 +7,7 @@ use kai_gpu::{Driver, GpuProcess, GpuProcessKind, GpuProcesses, ProcessList, Roo
 
 use super::decide::{Usage, UsedMemory};
 use super::nvmap;
-use super::place::place_of;
+use super::place::{ContainerPlace, place_of, pods_around};
 
 /// The inode of the machine's first pid namespace, which the kernel gives it always.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
@@ -111,9 +111,9 @@ fn sees_processes_of_host(proc: &Path) -> bool {
 pub fn usage(driver: &dyn Driver, files: &ProcessFiles) -> Result<Usage, kai_gpu::GpuError> {
     let mut listed = driver.processes()?;
     add_nvmap(&mut listed, files);
-    Ok(by_pod(&listed, |pid| {
-        std::fs::read_to_string(files.proc.join(pid.to_string()).join("cgroup")).ok()
-    }))
+    let cgroup_of = |process: &str| std::fs::read_to_string(files.proc.join(process).join("cgroup")).ok();
+    let around = pods_around(&cgroup_of("self").unwrap_or_default());
+    Ok(by_pod(&listed, |pid| place_of(&cgroup_of(&pid.to_string())?, &around)))
 }
 
 /// Gives nvmap's processes to the GPU whose processes the driver does not list. A Jetson has one integrated GPU; with several such GPUs the
@@ -134,14 +134,14 @@ fn add_nvmap(listed: &mut [GpuProcesses], files: &ProcessFiles) {
 }
 
 /// Sums by pod. Processes in MIG partitions do not count: a partition holds by itself.
-fn by_pod(listed: &[GpuProcesses], cgroup_of: impl Fn(u32) -> Option<String>) -> Usage {
+fn by_pod(listed: &[GpuProcesses], place: impl Fn(u32) -> Option<ContainerPlace>) -> Usage {
     let mut usage = Usage::default();
     for gpu in listed {
         if gpu.processes == ProcessList::Unanswered {
             usage.unanswered.insert(gpu.uuid.clone());
         }
         for process in gpu.processes.known().iter().filter(|process| process.mig.is_none()) {
-            let Some(place) = cgroup_of(process.pid).as_deref().and_then(place_of) else {
+            let Some(place) = place(process.pid) else {
                 continue;
             };
             let used: &mut UsedMemory = usage.used.entry((place.pod_uid, gpu.uuid.clone())).or_default();
@@ -229,7 +229,7 @@ mod tests {
         assert!(refusal.contains("nvmap/iovmm/clients can't be read"), "{refusal}");
         assert_eq!(usage(&driver, &files).unwrap(), Usage::default());
         std::fs::create_dir_all(files.nvmap.parent().unwrap()).unwrap();
-        std::fs::write(&files.nvmap, "user python3 10 2048K\n").unwrap();
+        std::fs::write(&files.nvmap, nvmap::tests::file(&[("python3", 10, 2048)])).unwrap();
         add_process(&files, 10, &format!("12:memory:/kubepods/pod{UID}/aaaaaaaaaaaaaaaa\n"));
         assert_eq!(ability(&driver, &files), Ok(()));
         let gpu = driver.devices().unwrap().devices[0].uuid.clone();
