@@ -106,7 +106,7 @@ pub const RECEIVED_GPUS: &str = "kai.scheduler/received-gpus";
 pub const GPU_LIMITS: &str = "kai.scheduler/gpu-limits";
 /// Annotation on bound pods, for the container with the GPU share: UUIDs or CDI names of its GPUs, separated by commas.
 pub const CONTAINER_DEVICES: ContainerKey = ContainerKey::new("nvidia.com/container.", ".gpus.devices");
-/// Annotation on bound pods with a GPU share: the [`crate::EnforcementTier`] of the node when the pod was bound.
+/// Annotation on bound pods with a GPU share: the [`crate::EnforcementTier`] by which the node held the container when the pod was bound.
 pub const GPU_ENFORCEMENT_TIER: &str = "kai.scheduler/gpu-enforcement-tier";
 /// Annotation on bound pods: NUMA zones that the scheduler expects, as JSON.
 pub const NUMA_PREDICTED: &str = "kai.scheduler/numa-placement-predicted";

@@ -21,14 +21,18 @@ const REQUIRED: &str = "kai.scheduler/gpu-enforcement";
 
 /// Creates a pod with these annotations and a BindRequest to group `g` on node `n`.
 fn share(cluster: &TestCluster, name: &str, annotations: Value, change: Value) {
-    let pod = cluster.pod(name, annotations);
+    request_share(cluster, &cluster.pod(name, annotations), change);
+}
+
+/// Creates a BindRequest to group `g` on node `n`.
+fn request_share(cluster: &TestCluster, pod: &Value, change: Value) {
     let mut spec = json!({
         "receivedResourceType": "Fraction", "selectedGPUGroups": ["g"], "receivedGPU": { "count": 1, "portion": "0.50" },
     });
     spec.as_object_mut()
         .unwrap()
         .extend(change.as_object().unwrap().clone());
-    cluster.request(&pod, "n", spec);
+    cluster.request(pod, "n", spec);
 }
 
 fn sm_sharing() -> Value {
@@ -225,6 +229,59 @@ async fn a_node_that_lost_its_tier_takes_no_pod_that_requires_it() {
         json!({}),
     );
     cluster.until("bound", |cluster| cluster.is_bound("q")).await;
+}
+
+/// An init container that ends has no share device, so nothing holds it.
+#[tokio::test(start_paused = true)]
+async fn a_container_without_a_share_device_is_not_called_held() {
+    let mut cluster = cluster();
+    label_node(&cluster, "kai.scheduler/gpu-enforcement", json!("driver"));
+    let half = |enforcement: &str| json!({ "gpu-fraction": "0.3", REQUIRED: enforcement });
+    share(&cluster, "held", half("preferred"), json!({}));
+    for (name, enforcement) in [("loads", "preferred"), ("must-hold", "required")] {
+        let mut pod = TestCluster::pod_manifest(name, half(enforcement));
+        pod["spec"]["containers"][0]["resources"] = Value::Null;
+        request_share(&cluster, &cluster.store.create(pod).unwrap().to_value(), json!({}));
+    }
+    cluster.start(&[]);
+    cluster
+        .until("settled", |cluster| {
+            cluster.is_bound("held") && cluster.is_bound("loads") && cluster.failed("must-hold")
+        })
+        .await;
+    let text = reason(&cluster, "must-hold");
+    assert!(text.contains("container main has no share device"), "{text}");
+    assert_eq!(
+        (&annotations(&cluster, "held")[TIER], &annotations(&cluster, "loads")[TIER]),
+        (&json!("driver"), &json!("none"))
+    );
+    let told = |cluster: &TestCluster| {
+        let events = cluster.events("GPULimitNotEnforced").into_iter();
+        events
+            .map(|event| event["involvedObject"]["name"].as_str().unwrap_or_default().to_owned())
+            .collect::<Vec<_>>()
+    };
+    cluster.until("told", |cluster| told(cluster) == ["loads"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_prefers_a_limit_is_told_that_it_has_none() {
+    let mut cluster = cluster();
+    label_node(&cluster, "kai.scheduler/gpu-enforcement", json!("watch"));
+    share(&cluster, "silent", json!({ "gpu-fraction": "0.3" }), json!({}));
+    let prefers = json!({ "gpu-fraction": "0.3", REQUIRED: "preferred" });
+    share(&cluster, "prefers", prefers, json!({}));
+    cluster.start(&[]);
+    cluster
+        .until("told", |cluster| {
+            cluster.is_bound("silent") && !cluster.events("GPULimitNotEnforced").is_empty()
+        })
+        .await;
+    let events = cluster.events("GPULimitNotEnforced");
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert_eq!(events[0]["involvedObject"]["name"], "prefers");
+    let note = events[0]["message"].as_str().unwrap();
+    assert!(note.contains("(label kai.scheduler/gpu-enforcement: watch)"), "{note}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -218,7 +218,7 @@ impl Binder {
         let naming = facts.naming(&self.settings, self.operator_cdi(&facts).await?);
         let labels = group_labels(groups);
         let devices = annotated_devices(&gpus, naming);
-        let mut annotations = asked.annotations(slim, promise.as_ref(), facts.tier, &devices);
+        let mut annotations = asked.annotations(slim, promise.as_ref(), asked.tier(&facts), &devices);
         annotations.extend([
             (keys::RECEIVED_RESOURCE_TYPE.to_owned(), keys::RECEIVED_FRACTION.into()),
             (keys::RECEIVED_GPUS.to_owned(), gpus.join(",").into()),
@@ -238,7 +238,11 @@ impl Binder {
                 self.put_config_map(&pod, &name, &manifest(&pod, &name, &data)).await?;
             }
         }
-        self.post_binding(&pod, node).await
+        self.post_binding(&pod, node).await?;
+        if let Some(warning) = asked.warning(slim, node, &facts) {
+            self.warn_of_missing_limit(slim, warning).await;
+        }
+        Ok(())
     }
 
     /// Whether the pod refers to ConfigMaps for its devices. In the mode `NvFractions` admission lets pods do without.

@@ -49,6 +49,13 @@ pub(crate) enum BindFailure {
         keys::GPU_ENFORCEMENT, .tier.unwrap_or("missing"), keys::GPU_ENFORCEMENT
     )]
     NotEnforced { node: String, tier: Option<&'static str> },
+    /// The pod requires enforcement, and its container is not one that the node agent prepares.
+    #[error(
+        "container {container} has no share device ({}), without which nothing limits its GPU memory, and the pod requires that (annotation \
+         {}: required). Init containers that end have none; other containers get one at admission: create the pod anew",
+        keys::RESOURCE_GPU_SHARE, keys::GPU_ENFORCEMENT
+    )]
+    NoShareDevice { container: String },
     /// The limit depends on the GPU's memory.
     #[error(
         "the limit of the GPU share can't be computed: node {node} has no label {} with the MiB of a GPU. The node agent and GPU feature \
@@ -207,6 +214,14 @@ mod tests {
              kai.scheduler/gpu-enforcement: required)",
         );
         assert!(not_enforced(None).to_string().contains("gpu-enforcement: missing"));
+        check(
+            BindFailure::NoShareDevice {
+                container: "load".into(),
+            },
+            "container load has no share device (kai.scheduler/gpu-share), without which nothing limits its GPU memory, and the pod requires \
+             that (annotation kai.scheduler/gpu-enforcement: required). Init containers that end have none; other containers get one at \
+             admission: create the pod anew",
+        );
         check(
             BindFailure::GpuMemoryUnknown { node: "n".into() },
             "the limit of the GPU share can't be computed: node n has no label nvidia.com/gpu.memory with the MiB of a GPU. The node \

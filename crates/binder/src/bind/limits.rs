@@ -30,8 +30,19 @@ const BIND_ANNOTATIONS: KeySet = KeySet {
 pub(crate) struct AskedShare {
     /// The container that gets it.
     pub(crate) container: String,
+    /// Whether the node agent prepares the container: it has a share device.
+    pub(crate) prepared: Prepared,
     pub(crate) request: GpuRequest,
     pub(crate) terms: GpuShareTerms,
+}
+
+/// Whether the node agent prepares a container with a GPU share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Prepared {
+    /// It has a share device.
+    ByAgent,
+    /// An init container that ends, or one that admission did not see. Nothing limits it.
+    ByRuntime,
 }
 
 /// What the binder promises to the container on each of its GPUs.
@@ -47,9 +58,10 @@ impl AskedShare {
     /// Reads the share from the pod in both forms; an error says what the pod lacks.
     pub(crate) fn of(pod: &Value, slim: &Pod) -> Result<AskedShare, BindFailure> {
         let at = share_container(pod)?.ok_or(BindFailure::NoContainer)?;
-        let name = pod
-            .pointer(&at.pointer())
-            .and_then(|container| container["name"].as_str());
+        let container = pod.pointer(&at.pointer()).unwrap_or(&Value::Null);
+        let has_share_device = ["requests", "limits"]
+            .iter()
+            .any(|list| !container["resources"][list][keys::RESOURCE_GPU_SHARE].is_null());
         let request = slim.gpu_usage();
         let terms = GpuShareAnnotations::of(&slim.metadata.annotations)
             .terms(&request)
@@ -58,7 +70,11 @@ impl AskedShare {
                 error: error.to_string(),
             })?;
         Ok(AskedShare {
-            container: name.unwrap_or_default().to_owned(),
+            container: container["name"].as_str().unwrap_or_default().to_owned(),
+            prepared: match has_share_device {
+                true => Prepared::ByAgent,
+                false => Prepared::ByRuntime,
+            },
             request,
             terms,
         })
@@ -71,15 +87,20 @@ impl AskedShare {
         facts: &NodeFacts,
         mode: GpuSharingMode,
     ) -> Result<Option<Promise>, BindFailure> {
-        let is_enforced = facts.tier.is_some_and(EnforcementTier::limits_memory);
-        match self.terms.enforcement {
-            Enforcement::Required if !is_enforced => {
+        let is_enforced = self.tier(facts).is_some_and(EnforcementTier::limits_memory);
+        match (self.terms.enforcement, self.prepared) {
+            (Enforcement::Required, Prepared::ByRuntime) => {
+                return Err(BindFailure::NoShareDevice {
+                    container: self.container.clone(),
+                });
+            }
+            (Enforcement::Required, Prepared::ByAgent) if !is_enforced => {
                 return Err(BindFailure::NotEnforced {
                     node: node.to_owned(),
                     tier: facts.tier.map(EnforcementTier::name),
                 });
             }
-            Enforcement::Required | Enforcement::Preferred => {}
+            (Enforcement::Required | Enforcement::Preferred, _) => {}
         }
         if let Some(request_mib) = self.request_mib(facts.memory_label_mib)
             && let Some(limit_mib) = self.limit_mib(request_mib, facts.memory_label_mib)
@@ -94,6 +115,41 @@ impl AskedShare {
             true => Err(BindFailure::GpuMemoryUnknown { node: node.to_owned() }),
             false => Ok(None),
         }
+    }
+
+    /// By what the node holds this container: tiers other than `watch` need its share device.
+    pub(crate) fn tier(&self, facts: &NodeFacts) -> Option<EnforcementTier> {
+        match (self.prepared, facts.tier) {
+            (Prepared::ByAgent, tier) => tier,
+            (Prepared::ByRuntime, Some(EnforcementTier::Driver | EnforcementTier::Mps)) => Some(EnforcementTier::None),
+            (Prepared::ByRuntime, tier @ (Some(EnforcementTier::Watch | EnforcementTier::None) | None)) => tier,
+        }
+    }
+
+    /// What the pod's owner should know about a bind to this node: the pod prefers a limit and gets none, or the node limits other containers
+    /// and not this one. `None` for a pod that says nothing, on a node that limits nothing: its annotations and views tell that.
+    pub(crate) fn warning(&self, pod: &Pod, node: &str, facts: &NodeFacts) -> Option<String> {
+        let container = &self.container;
+        let has = self.tier(facts);
+        if has.is_some_and(EnforcementTier::limits_memory) {
+            return None;
+        }
+        let other_containers = facts.tier.is_some_and(EnforcementTier::limits_memory);
+        if other_containers {
+            return Some(format!(
+                "node {node} limits the GPU memory of containers with a share device, and container {container} has none: it is an init \
+                 container that ends, or the pod was created while admission was off. Nothing limits its GPU memory"
+            ));
+        }
+        let prefers = pod.metadata.annotations.contains_key(keys::GPU_ENFORCEMENT);
+        prefers.then(|| {
+            format!(
+                "nothing limits the GPU memory of container {container} on node {node} (label {key}: {}), and the pod prefers a limit; with the \
+                 annotation {key}: required it waits for a node that limits GPU memory",
+                facts.tier.map_or("missing", EnforcementTier::name),
+                key = keys::GPU_ENFORCEMENT,
+            )
+        })
     }
 
     fn promise_of(&self, request_mib: i64, limit_mib: i64, memory_mib: Option<i64>) -> Promise {
@@ -211,7 +267,9 @@ mod tests {
     fn pod(annotations: Value) -> (Value, Pod) {
         let pod = json!({
             "metadata": { "name": "p", "annotations": annotations },
-            "spec": { "containers": [{ "name": "main" }, { "name": "side" }] },
+            "spec": { "containers": [
+                { "name": "main", "resources": { "limits": { "kai.scheduler/gpu-share": "1" } } }, { "name": "side" },
+            ], "initContainers": [{ "name": "load" }] },
         });
         let slim = serde_json::from_value(pod.clone()).unwrap();
         (pod, slim)
@@ -303,6 +361,55 @@ mod tests {
             };
             assert_eq!(on(tier), Err(failure));
         }
+    }
+
+    #[test]
+    fn a_container_without_a_share_device_is_promised_no_enforcement() {
+        let load = |enforcement: &str| {
+            asked(json!({
+                "gpu-memory": "512", "gpu-fraction-container-name": "load", "kai.scheduler/gpu-enforcement": enforcement,
+            }))
+        };
+        for (of_node, of_container) in [
+            (Some(EnforcementTier::Driver), Some(EnforcementTier::None)),
+            (Some(EnforcementTier::Mps), Some(EnforcementTier::None)),
+            (Some(EnforcementTier::Watch), Some(EnforcementTier::Watch)),
+            (None, None),
+        ] {
+            let facts = node(Some(1000), of_node);
+            assert_eq!(load("preferred").tier(&facts), of_container);
+            assert_eq!(
+                load("required").promise("n", &facts, GpuSharingMode::NonMemoryEnforced),
+                Err(BindFailure::NoShareDevice {
+                    container: "load".into()
+                })
+            );
+        }
+    }
+
+    #[test]
+    fn the_owner_is_told_that_nothing_limits_a_container() {
+        let warning = |annotations: Value, tier| {
+            let (pod, slim) = pod(annotations);
+            let asked = AskedShare::of(&pod, &slim).unwrap();
+            asked.warning(&slim, "n", &node(Some(1000), tier))
+        };
+        let driver = Some(EnforcementTier::Driver);
+        let prefers = || json!({ "gpu-memory": "5", "kai.scheduler/gpu-enforcement": "preferred" });
+        let told = warning(prefers(), Some(EnforcementTier::Watch)).unwrap();
+        assert!(
+            told.contains("nothing limits the GPU memory of container main on node n (label kai.scheduler/gpu-enforcement: watch)")
+                && told.contains("kai.scheduler/gpu-enforcement: required"),
+            "{told}"
+        );
+        assert!(warning(prefers(), None).unwrap().contains("gpu-enforcement: missing"));
+        assert_eq!(warning(prefers(), driver), None);
+        let silent = json!({ "gpu-memory": "5" });
+        assert_eq!(warning(silent, Some(EnforcementTier::None)), None);
+        let ends = || json!({ "gpu-memory": "5", "gpu-fraction-container-name": "load" });
+        let told = warning(ends(), driver).unwrap();
+        assert!(told.contains("container load has none"), "{told}");
+        assert_eq!(warning(ends(), Some(EnforcementTier::None)), None);
     }
 
     #[test]

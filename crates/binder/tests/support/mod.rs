@@ -105,19 +105,29 @@ impl TestCluster {
 
     /// Creates a pod as the admission webhook leaves it.
     pub(crate) fn pod(&self, name: &str, annotations: Value) -> Value {
+        self.store
+            .create(TestCluster::pod_manifest(name, annotations))
+            .unwrap()
+            .to_value()
+    }
+
+    /// A pod as admission leaves it.
+    pub(crate) fn pod_manifest(name: &str, annotations: Value) -> Value {
         let mut annotations = annotations;
         if annotations["runai/shared-gpu-configmap"].is_null() {
             annotations["runai/shared-gpu-configmap"] = json!(format!("{name}-shared-gpu"));
         }
         let key =
             json!({ "configMapKeyRef": { "name": format!("{name}-shared-gpu-0"), "key": "NVIDIA_VISIBLE_DEVICES" } });
-        let pod = json!({
+        let one = json!({ "kai.scheduler/gpu-share": "1" });
+        let share_device = json!({ "requests": one, "limits": one });
+        json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": { "name": name, "namespace": NS, "annotations": annotations },
             "spec": { "schedulerName": "kai-scheduler", "containers": [
-                { "name": "main", "image": "x", "env": [{ "name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": key }] } ] },
-        });
-        self.store.create(pod).unwrap().to_value()
+                { "name": "main", "image": "x", "env": [{ "name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": key }],
+                  "resources": share_device } ] },
+        })
     }
 
     /// Creates the BindRequest of a pod.
