@@ -2,6 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Reason of a pod's event, of the binder and of the node agent: nothing limits the GPU memory of its container, although the pod prefers a
+/// limit or its node had promised one.
+pub const EVENT_LIMIT_NOT_ENFORCED: &str = "GPULimitNotEnforced";
+
 /// What a node enforces. The node agent decides it, and writes it as the node's label [`crate::keys::GPU_ENFORCEMENT`]. Higher tiers come
 /// first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -53,7 +53,7 @@ pub use config::Config;
 pub use config_map::ConfigMap;
 pub use duration::parse_duration;
 pub use error::{Error, Problem};
-pub use gpu_enforcement::{ComputeMode, Enforcement, EnforcementTier, GpuLimits};
+pub use gpu_enforcement::{ComputeMode, EVENT_LIMIT_NOT_ENFORCED, Enforcement, EnforcementTier, GpuLimits};
 pub use gpu_memory::{gpu_memory_mib, normalise_gpu_memory_mib};
 pub use gpu_request::{GpuRequestKinds, RawGpuRequest, gpu_request};
 pub use gpu_share_annotations::{GpuMemoryLimit, GpuShareAnnotations, GpuShareTerms, quantity_of_mib};

@@ -33,7 +33,7 @@ fn share_of(cluster: &TestCluster, name: &str, annotations: Value, of_pod: Value
     spec.as_object_mut()
         .unwrap()
         .extend(change.as_object().unwrap().clone());
-    cluster.request(&pod, "n", spec);
+    cluster.request(pod, "n", spec);
 }
 
 fn sm_sharing() -> Value {
@@ -241,6 +241,26 @@ async fn a_node_that_lost_its_tier_takes_no_pod_that_requires_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_prefers_a_limit_is_told_that_it_has_none() {
+    let mut cluster = cluster();
+    label_node(&cluster, "kai.scheduler/gpu-enforcement", json!("watch"));
+    share(&cluster, "silent", json!({ "gpu-fraction": "0.3" }), json!({}));
+    let prefers = json!({ "gpu-fraction": "0.3", REQUIRED: "preferred" });
+    share(&cluster, "prefers", prefers, json!({}));
+    cluster.start(&[]);
+    cluster
+        .until("told", |cluster| {
+            cluster.is_bound("silent") && !cluster.events("GPULimitNotEnforced").is_empty()
+        })
+        .await;
+    let events = cluster.events("GPULimitNotEnforced");
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert_eq!(events[0]["involvedObject"]["name"], "prefers");
+    let note = events[0]["message"].as_str().unwrap();
+    assert!(note.contains("(label kai.scheduler/gpu-enforcement: watch)"), "{note}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_without_a_share_device_gets_no_limit_and_may_not_require_one() {
     let mut cluster = cluster();
     label_node(&cluster, "kai.scheduler/gpu-enforcement", json!("driver"));
@@ -260,6 +280,9 @@ async fn a_pod_without_a_share_device_gets_no_limit_and_may_not_require_one() {
     cluster.start(&[]);
     let settled = |cluster: &TestCluster| cluster.is_bound("half") && cluster.failed("required");
     cluster.until("settled", settled).await;
+    let told = |cluster: &TestCluster| cluster.events("GPULimitNotEnforced");
+    cluster.until("told", |cluster| told(cluster).len() == 1).await;
+    assert_eq!(told(&cluster)[0]["involvedObject"]["name"], "half");
     let found = annotations(&cluster, "half");
     assert!(found[LIMITS].is_null() && found[TIER].is_null(), "{found}");
     assert_eq!(found["nvidia.com/container.prepare.gpu-memory.limit"], "5000Mi");

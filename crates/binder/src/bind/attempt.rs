@@ -237,7 +237,11 @@ impl Binder {
                 self.put_config_map(&pod, &name, &manifest(&pod, &name, &data)).await?;
             }
         }
-        self.post_binding(&pod, node).await
+        self.post_binding(&pod, node).await?;
+        if let Some(warning) = asked.warning(slim, node, &facts) {
+            self.warn_of_missing_limit(slim, warning).await;
+        }
+        Ok(())
     }
 
     /// Writes labels and annotations on the pod, and removes the other labels and annotations of binders: only a binder may write them.

@@ -103,6 +103,31 @@ impl AskedShare {
         }
     }
 
+    /// What the pod's owner should know about a bind to this node: the pod prefers a limit and gets none, or the node limits other containers
+    /// and not this one. `None` for a pod that says nothing, on a node that limits nothing: its annotations and views tell that.
+    pub(crate) fn warning(&self, pod: &Pod, node: &str, facts: &NodeFacts) -> Option<String> {
+        let container = &self.container;
+        let node_limits = facts.tier.is_some_and(EnforcementTier::limits_memory);
+        if node_limits && self.has_share_device {
+            return None;
+        }
+        if node_limits {
+            return Some(format!(
+                "node {node} limits the GPU memory of containers with a share device, and container {container} has none: it is an init \
+                 container that ends, or the pod was created while admission was off. Nothing limits its GPU memory"
+            ));
+        }
+        let prefers = pod.metadata.annotations.contains_key(keys::GPU_ENFORCEMENT);
+        prefers.then(|| {
+            format!(
+                "nothing limits the GPU memory of container {container} on node {node} (label {key}: {}), and the pod prefers a limit; with the \
+                 annotation {key}: required it waits for a node that limits GPU memory",
+                facts.tier.map_or("missing", EnforcementTier::name),
+                key = keys::GPU_ENFORCEMENT,
+            )
+        })
+    }
+
     /// `None` if the memory of the GPU is needed and not known.
     fn promise_of(&self, memory_mib: Option<i64>) -> Option<Promise> {
         let request_mib = self.request_mib(memory_mib)?;
@@ -232,7 +257,9 @@ mod tests {
     fn pod(annotations: Value) -> (Value, Pod) {
         let pod = json!({
             "metadata": { "name": "p", "annotations": annotations },
-            "spec": { "containers": [with_share_device("main"), { "name": "side" }] },
+            "spec": {
+                "containers": [with_share_device("main"), { "name": "side" }], "initContainers": [{ "name": "load" }],
+            },
         });
         let slim = serde_json::from_value(pod.clone()).unwrap();
         (pod, slim)
@@ -392,6 +419,32 @@ mod tests {
             };
             assert_eq!(on(tier), Err(failure));
         }
+    }
+
+    #[test]
+    fn the_owner_is_told_that_nothing_limits_a_container() {
+        let warning = |annotations: Value, tier| {
+            let (pod, slim) = pod(annotations);
+            let asked = AskedShare::of(&pod, &slim).unwrap();
+            asked.warning(&slim, "n", &node(Some(1000), tier))
+        };
+        let driver = Some(EnforcementTier::Driver);
+        let prefers = || json!({ "gpu-memory": "5", "kai.scheduler/gpu-enforcement": "preferred" });
+        let told = warning(prefers(), Some(EnforcementTier::Watch)).unwrap();
+        assert!(
+            told.contains(
+                "nothing limits the GPU memory of container main on node n (label kai.scheduler/gpu-enforcement: watch)"
+            ) && told.contains("kai.scheduler/gpu-enforcement: required"),
+            "{told}"
+        );
+        assert!(warning(prefers(), None).unwrap().contains("gpu-enforcement: missing"));
+        assert_eq!(warning(prefers(), driver), None);
+        let silent = json!({ "gpu-memory": "5" });
+        assert_eq!(warning(silent, Some(EnforcementTier::None)), None);
+        let ends = || json!({ "gpu-memory": "5", "gpu-fraction-container-name": "load" });
+        let told = warning(ends(), driver).unwrap();
+        assert!(told.contains("container load has none"), "{told}");
+        assert_eq!(warning(ends(), Some(EnforcementTier::None)), None);
     }
 
     #[test]

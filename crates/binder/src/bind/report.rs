@@ -1,6 +1,6 @@
 //! Reports the result of a bind: status of the BindRequest, condition and event of the pod.
 
-use kai_api::{BindRequest, Object, ObjectReference, Pod};
+use kai_api::{BindRequest, EVENT_LIMIT_NOT_ENFORCED, Object, ObjectReference, Pod};
 use kai_cluster::{EventRecorder, ObjectEvent, Part, Patch, Severity, Target};
 use serde_json::{Value, json};
 
@@ -102,6 +102,18 @@ impl Binder {
         if let Err(error) = written {
             tracing::debug!(%error, "writing a pod condition failed");
         }
+    }
+
+    /// Records a warning on a pod whose GPU memory nothing limits. The node agent uses the same reason.
+    pub(crate) async fn warn_of_missing_limit(&self, pod: &Pod, message: String) {
+        let note = ObjectEvent {
+            about: reference_to(pod),
+            severity: Severity::Warning,
+            reason: EVENT_LIMIT_NOT_ENFORCED,
+            message,
+            annotations: Vec::new(),
+        };
+        self.events.record(note).await;
     }
 
     /// Records a warning on a pod whose GPU is no longer reserved.

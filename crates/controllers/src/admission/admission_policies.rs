@@ -4,6 +4,7 @@
 //! The expressions use plain CEL (`has`, `all`, `in`) and check every field before they read it: an expression that fails denies the
 //! request, and these policies cover all pods of a cluster.
 
+use kai_api::Enforcement;
 use kai_api::keys::{self, KeySet};
 use serde_json::{Value, json};
 
@@ -206,6 +207,15 @@ fn pod_validations(settings: &Settings) -> Vec<Value> {
         &no_share_device_by_hand(&settings.scheduler_name),
         &message,
     ));
+    let message = format!(
+        "Pod: metadata.annotations.{}: {}",
+        keys::GPU_ENFORCEMENT,
+        gpu_share::ENDING_CONTAINER_NOT_LIMITED
+    );
+    validations.push(deny_unless(
+        &no_required_limit_of_ending_container(&settings.scheduler_name),
+        &message,
+    ));
     let message = format!("Pod: status.phase: {}", protected_keys::PHASE_WRITTEN);
     validations.push(deny_unless(&phase_unchanged(&settings.scheduler_name), &message));
     let fixed = &protected_keys::FIXED_ANNOTATIONS;
@@ -402,6 +412,25 @@ fn no_share_device_by_hand(scheduler_name: &str) -> String {
         "request.operation != 'CREATE' || {sharing} || ({} && {})",
         none("containers"),
         none("initContainers")
+    )
+}
+
+/// A pod that requires a limit does not give its GPU share to an init container that ends. An annotation that names such a container gives
+/// it the share, or is refused by the webhook.
+fn no_required_limit_of_ending_container(scheduler_name: &str) -> String {
+    let annotations = format!("object.{}", MetadataMap::Annotations.path());
+    let (enforcement, named) = (keys::GPU_ENFORCEMENT, keys::GPU_FRACTION_CONTAINER);
+    let required = format!(
+        "has({annotations}) && '{enforcement}' in {annotations} && {annotations}['{enforcement}'] == '{}'",
+        Enforcement::Required.name()
+    );
+    let has_share = [keys::CONTAINER_MEMORY_REQUEST, keys::CONTAINER_MEMORY_LIMIT]
+        .map(|key| format!("('{}' + c.name + '{}') in {annotations}", key.prefix, key.suffix));
+    format!(
+        "request.operation != 'CREATE' || !has(object.spec.schedulerName) || object.spec.schedulerName != '{scheduler_name}' || \
+         !({required}) || !has(object.spec.initContainers) || object.spec.initContainers.all(c, \
+         (has(c.restartPolicy) && c.restartPolicy == 'Always') || !(has(c.name) && (('{named}' in {annotations} && {annotations}['{named}'] == c.name) || {})))",
+        has_share.join(" || ")
     )
 }
 

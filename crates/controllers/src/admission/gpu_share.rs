@@ -1,8 +1,9 @@
 //! Pods that share GPUs: which container gets the GPU share, and the names of the pod's ConfigMaps. The binder uses the same names.
 
-use kai_api::{ContainerRef, TextMap, keys, share_container};
+use kai_api::{ContainerRef, Enforcement, TextMap, keys, share_container};
 use serde_json::Value;
 
+use super::args::Feature;
 use super::review::FieldError;
 use super::unstructured::{self, CONTAINER_LISTS, MetadataMap};
 
@@ -44,6 +45,34 @@ pub(crate) const SHARE_DEVICES_PER_CONTAINER: &str = "1";
 pub(crate) fn may_request_share_device(at: ContainerRef, container: &Value) -> bool {
     at.list != "initContainers" || unstructured::text(container, "/restartPolicy") == Some("Always")
 }
+
+/// The error if the pod requires a limit of its GPU memory and its container gets no share device: the node agent holds containers by that
+/// device alone. `container` is the one that gets the GPU share.
+pub(crate) fn validate_enforcement(pod: &Value, at: ContainerRef, share_devices: Feature) -> Option<FieldError> {
+    let enforcement = unstructured::entry(pod, MetadataMap::Annotations, keys::GPU_ENFORCEMENT)?;
+    match Enforcement::from_name(&enforcement)? {
+        Enforcement::Preferred => return None,
+        Enforcement::Required => {}
+    }
+    let container = pod.pointer(&at.pointer()).unwrap_or(&Value::Null);
+    let problem = match share_devices {
+        Feature::Off => "the GPU memory of no container is limited in this cluster, because share devices are turned off; write preferred, \
+                         or ask an administrator to turn them on (--gpu-share-devices)"
+            .to_owned(),
+        Feature::On if may_request_share_device(at, container) => return None,
+        Feature::On => {
+            let name = unstructured::text(container, "/name").unwrap_or_default();
+            format!("spec.{}[{}] ({name}): {ENDING_CONTAINER_NOT_LIMITED}", at.list, at.index)
+        }
+    };
+    let field = format!("metadata.annotations.{}", keys::GPU_ENFORCEMENT);
+    Some(FieldError::invalid(field, problem))
+}
+
+/// Denial of a required limit for an init container without a share device.
+pub(crate) const ENDING_CONTAINER_NOT_LIMITED: &str = "the GPU memory of an init container that ends can't be limited; name another container \
+                                                       for the GPU share (gpu-fraction-container-name), make it a sidecar \
+                                                       (restartPolicy: Always), or write preferred";
 
 /// The resources that the pod's containers request: container, `requests` or `limits`, name, amount.
 pub(crate) fn resource_requests(pod: &Value) -> impl Iterator<Item = (ContainerRef, &'static str, &str, &Value)> {

@@ -51,7 +51,10 @@ fn content(pod: &Value, settings: &Settings, operation: Operation) -> Option<Fie
     match container {
         Err(error) => Some(error),
         Ok(container) => {
-            let share_devices = container.and_then(|container| gpu_share::validate_share_devices(pod, Some(container)));
+            let share_devices = container.and_then(|container| {
+                gpu_share::validate_share_devices(pod, Some(container))
+                    .or_else(|| gpu_share::validate_enforcement(pod, container, settings.share_devices))
+            });
             share_devices.or_else(|| match settings.block_visible_devices {
                 Feature::On => visible_devices::validate(pod, container),
                 Feature::Off => None,
@@ -346,6 +349,58 @@ mod tests {
             whole,
             "gpu-memory.request: it can't be combined with whole GPUs",
         );
+    }
+
+    #[test]
+    fn only_a_container_with_a_share_device_can_require_a_limit() {
+        let with_init = |annotations: Value, init: Value| {
+            let mut pod = pod(annotations, json!({"name": "main"}));
+            pod["spec"]["initContainers"] = json!([init]);
+            pod
+        };
+        let enforcement = |value: &str| json!({"gpu-fraction": "0.5", "gpu-fraction-container-name": "load", "kai.scheduler/gpu-enforcement": value});
+        let ending = || json!({"name": "load"});
+        let required = with_init(enforcement("required"), ending());
+        assert_eq!(
+            message(&create(required.clone()), &settings()),
+            "Pod a/p: metadata.annotations.kai.scheduler/gpu-enforcement: spec.initContainers[0] (load): the GPU memory of an init container \
+             that ends can't be limited; name another container for the GPU share (gpu-fraction-container-name), make it a sidecar \
+             (restartPolicy: Always), or write preferred"
+        );
+        let by_key =
+            json!({"nvidia.com/container.load.gpu-memory.request": "1Gi", "kai.scheduler/gpu-enforcement": "required"});
+        assert!(message(&create(with_init(by_key, ending())), &settings()).contains("initContainers[0] (load)"));
+        for fine in [
+            with_init(enforcement("preferred"), ending()),
+            with_init(
+                enforcement("required"),
+                json!({"name": "load", "restartPolicy": "Always"}),
+            ),
+            with_init(
+                json!({"gpu-fraction": "0.5", "kai.scheduler/gpu-enforcement": "required"}),
+                ending(),
+            ),
+        ] {
+            assert_eq!(message(&create(fine.clone()), &settings()), "", "{fine}");
+        }
+        // A pod from before the rule can lose its finalizers.
+        let update = Request {
+            operation: Operation::Update,
+            old_object: required.clone(),
+            ..create(required)
+        };
+        assert_eq!(message(&update, &settings()), "");
+
+        let without_devices = Settings {
+            share_devices: Feature::Off,
+            ..settings()
+        };
+        let pod = |value: &str| {
+            let annotations = json!({"gpu-fraction": "0.5", "kai.scheduler/gpu-enforcement": value});
+            create(pod(annotations, json!({"name": "main"})))
+        };
+        assert!(message(&pod("required"), &without_devices).contains("--gpu-share-devices"));
+        assert_eq!(message(&pod("preferred"), &without_devices), "");
     }
 
     /// The binder writes request and limit beside `gpu-fraction`, and the user can still write labels.

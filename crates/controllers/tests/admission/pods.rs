@@ -1,8 +1,9 @@
 //! What a tenant may write on pods, with the webhooks and by the policies alone.
 
 use kai_api::GpuSharingMode;
-use kai_cluster::Part;
-use kai_controllers::admission::Feature;
+use kai_cluster::{Client, Part};
+use kai_controllers::admission::{Feature, Settings};
+use kai_embedded::server::{Options, Server};
 use serde_json::{Value, json};
 
 use crate::cluster::{BINDER, Cluster, PODS, TENANT, foreign, pod, refused};
@@ -314,4 +315,51 @@ async fn gpus_named_by_hand_are_refused() {
     named["spec"]["containers"][0]["env"][0] =
         json!({"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}});
     refused(cluster.create(TENANT, &PODS, named).await, "a reference may show GPUs");
+}
+
+/// Pods whose GPU share is for the init container `load`, and that require a limit.
+fn loads(name: &str) -> [Value; 2] {
+    let named = json!({"gpu-fraction": "0.5", "gpu-fraction-container-name": "load"});
+    let by_key = json!({"nvidia.com/container.load.gpu-memory.request": "4Gi"});
+    [named, by_key].map(|mut annotations| {
+        annotations["kai.scheduler/gpu-enforcement"] = "required".into();
+        let mut pod = pod(name, json!({}), annotations);
+        pod["spec"]["initContainers"] = json!([{"name": "load", "image": "i"}]);
+        pod
+    })
+}
+
+#[tokio::test]
+async fn a_limit_that_nothing_can_hold_is_not_required() {
+    const ENDS: &str = "the GPU memory of an init container that ends can't be limited";
+    let cluster = Cluster::start(|_| {}).await;
+    for pod in loads("a") {
+        refused(cluster.create(TENANT, &PODS, pod).await, ENDS);
+    }
+    // An installation may have the policies alone.
+    let server = Server::new(Options::default());
+    for object in kai_controllers::admission::admission_policies(&Settings::default()) {
+        server.store().create(object).unwrap();
+    }
+    let client = Client::in_process(server.service_as(TENANT));
+    for (at, pod) in loads("b").into_iter().enumerate() {
+        let error = client.create(&PODS, "default", pod.clone()).await.unwrap_err();
+        refused(Err::<(), _>(error.to_string()), ENDS);
+        let changed = |change: fn(&mut Value)| {
+            let mut pod = pod.clone();
+            change(&mut pod);
+            pod
+        };
+        let fine = [
+            changed(|pod| pod["spec"]["initContainers"][0]["restartPolicy"] = "Always".into()),
+            changed(|pod| pod["metadata"]["annotations"]["kai.scheduler/gpu-enforcement"] = "preferred".into()),
+            changed(|pod| pod["spec"]["initContainers"][0]["name"] = "other".into()),
+            changed(|pod| pod["spec"]["initContainers"] = Value::Null),
+            foreign(pod.clone()),
+        ];
+        for (case, mut pod) in fine.into_iter().enumerate() {
+            pod["metadata"]["name"] = format!("fine-{at}-{case}").into();
+            client.create(&PODS, "default", pod).await.unwrap();
+        }
+    }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use kai_api::{ComputeMode, GpuLimits, Pod, keys};
+use kai_api::{ComputeMode, EVENT_LIMIT_NOT_ENFORCED, GpuLimits, Pod, keys};
 use kai_cluster::{Client, Clock, EventRecorder, ObjectEvent, Selection, Severity, Target};
 use serde_json::Value;
 use tokio::sync::Mutex;
@@ -25,9 +25,6 @@ use crate::podresources;
 
 /// Less than the kubelet's own timeout of 30 seconds, so that the kubelet still receives the reason.
 const PREPARE_SECONDS_MAX: Duration = Duration::from_secs(20);
-
-/// The reason of the event: the pod was bound to a tier that limits memory, and the node has it no more.
-const EVENT_LOWERED: &str = "GPULimitNotEnforced";
 
 /// Prepares the share devices of this node. The device plugin calls it on Allocate and PreStartContainer.
 pub struct ShareDevicePreparer {
@@ -190,7 +187,7 @@ impl ShareDevicePreparer {
                 .record(ObjectEvent {
                     about: container_name(&pod, &holder.container).reference(),
                     severity: Severity::Warning,
-                    reason: EVENT_LOWERED,
+                    reason: EVENT_LIMIT_NOT_ENFORCED,
                     message: note,
                     annotations: Vec::new(),
                 })
