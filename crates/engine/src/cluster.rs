@@ -172,7 +172,7 @@ impl Cluster {
             bound_pods: Vec::new(),
             started_gangs: Vec::new(),
             evicted_gangs: Vec::new(),
-            lifted: None,
+            tentative_evictions: None,
             observe,
             cycle_end,
             work_end: u64::MAX,
@@ -196,15 +196,19 @@ impl Cluster {
         self.count_pending();
         let mut ignore = |_| {};
         let cycle = self.begin(config, start, &mut ignore);
-        let mut queues = cycle.iterate(cycle.by_leaf(Action::Allocate, cycle.waiting_gangs()));
         let mut order = Vec::new();
-        while let Some(gang) = queues.pop(&cycle) {
-            let row = cycle.ledger.gang(gang);
-            order.push(PendingGang {
-                gang: row.key.clone(),
-                queue: cycle.ledger.symbols.text(row.queue_name).to_owned(),
-                priority: row.priority,
-            });
+        // Background gangs are served last.
+        for is_background in [false, true] {
+            let gangs = cycle.waiting_gangs(|gang| gang.is_background() == is_background);
+            let mut queues = cycle.iterate(cycle.by_leaf(Action::Allocate, gangs));
+            while let Some(gang) = queues.pop(&cycle) {
+                let row = cycle.ledger.gang(gang);
+                order.push(PendingGang {
+                    gang: row.key.clone(),
+                    queue: cycle.ledger.symbols.text(row.queue_name).to_owned(),
+                    priority: row.priority,
+                });
+            }
         }
         order
     }
@@ -269,6 +273,7 @@ impl Cluster {
         if self.ledger.background_pods == 0 {
             return;
         }
+        self.ledger.note_work(self.ledger.gangs.len());
         let Ledger { gangs, queues, .. } = &mut self.ledger;
         for gang in gangs.iter().filter(|gang| gang.is_background()) {
             let mut queue = gang.queue;
@@ -286,6 +291,7 @@ impl Cluster {
         }
         self.has_gpu_order = config.gpu_job_order.is_some();
         let memory_mib = self.gpu_memory_min_mib;
+        self.ledger.note_work(self.ledger.gangs.len() + self.pod_ids.len());
         let Ledger {
             gangs, pods, shapes, ..
         } = &mut self.ledger;
