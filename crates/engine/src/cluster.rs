@@ -259,7 +259,7 @@ impl Cluster {
         for queue in &mut self.ledger.queues {
             queue.requested = queue.allocated + queue.pending;
         }
-        self.leave_out_background_gangs();
+        self.count_background_gangs();
         divide_tree(
             &mut self.ledger.queues,
             &self.roots,
@@ -268,8 +268,8 @@ impl Cluster {
         );
     }
 
-    /// Subtracts what background gangs hold from the requests of queues: it must not raise a queue's share of what other gangs need.
-    fn leave_out_background_gangs(&mut self) {
+    /// Sums what background gangs hold and wait for by queue.
+    fn count_background_gangs(&mut self) {
         if self.ledger.background_pods == 0 {
             return;
         }
@@ -278,7 +278,7 @@ impl Cluster {
         for gang in gangs.iter().filter(|gang| gang.is_background()) {
             let mut queue = gang.queue;
             while let Some(id) = queue {
-                queues[id.index()].requested -= gang.allocated;
+                queues[id.index()].background += gang.allocated;
                 queue = queues[id.index()].parent;
             }
         }
@@ -382,7 +382,9 @@ impl Cluster {
             shapes,
             ..
         } = &mut self.ledger;
-        queues.iter_mut().for_each(|queue| queue.pending = QueueResources::ZERO);
+        for queue in &mut *queues {
+            (queue.pending, queue.background) = (QueueResources::ZERO, QueueResources::ZERO);
+        }
         self.waiting.clear();
         let waits = |set: &&PodSet| set.counts[Status::Pending as usize] > 0;
         for id in &self.active_gangs {
@@ -394,9 +396,6 @@ impl Cluster {
                 continue;
             }
             self.waiting.push(*id);
-            if gang.is_background() {
-                continue;
-            }
             let mut pending = QueueResources::ZERO;
             for set in gang.pod_sets.iter().filter(waits) {
                 for pod in &set.pods {
@@ -409,6 +408,9 @@ impl Cluster {
             let mut queue = Some(leaf);
             while let Some(id) = queue {
                 queues[id.index()].pending += pending;
+                if gang.is_background() {
+                    queues[id.index()].background += pending;
+                }
                 queue = queues[id.index()].parent;
             }
         }
