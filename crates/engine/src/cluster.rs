@@ -172,7 +172,7 @@ impl Cluster {
             bound_pods: Vec::new(),
             started_gangs: Vec::new(),
             evicted_gangs: Vec::new(),
-            lifted: None,
+            tentative_evictions: None,
             observe,
             cycle_end,
             work_end: u64::MAX,
@@ -196,15 +196,19 @@ impl Cluster {
         self.count_pending();
         let mut ignore = |_| {};
         let cycle = self.begin(config, start, &mut ignore);
-        let mut queues = cycle.iterate(cycle.by_leaf(Action::Allocate, cycle.waiting_gangs()));
         let mut order = Vec::new();
-        while let Some(gang) = queues.pop(&cycle) {
-            let row = cycle.ledger.gang(gang);
-            order.push(PendingGang {
-                gang: row.key.clone(),
-                queue: cycle.ledger.symbols.text(row.queue_name).to_owned(),
-                priority: row.priority,
-            });
+        // Background gangs are served last.
+        for is_background in [false, true] {
+            let gangs = cycle.waiting_gangs(|gang| gang.is_background() == is_background);
+            let mut queues = cycle.iterate(cycle.by_leaf(Action::Allocate, gangs));
+            while let Some(gang) = queues.pop(&cycle) {
+                let row = cycle.ledger.gang(gang);
+                order.push(PendingGang {
+                    gang: row.key.clone(),
+                    queue: cycle.ledger.symbols.text(row.queue_name).to_owned(),
+                    priority: row.priority,
+                });
+            }
         }
         order
     }
@@ -255,7 +259,7 @@ impl Cluster {
         for queue in &mut self.ledger.queues {
             queue.requested = queue.allocated + queue.pending;
         }
-        self.leave_out_background_gangs();
+        self.count_background_gangs();
         divide_tree(
             &mut self.ledger.queues,
             &self.roots,
@@ -264,16 +268,17 @@ impl Cluster {
         );
     }
 
-    /// Subtracts what background gangs hold from the requests of queues: it must not raise a queue's share of what other gangs need.
-    fn leave_out_background_gangs(&mut self) {
+    /// Sums what background gangs hold and wait for by queue.
+    fn count_background_gangs(&mut self) {
         if self.ledger.background_pods == 0 {
             return;
         }
+        self.ledger.note_work(self.ledger.gangs.len());
         let Ledger { gangs, queues, .. } = &mut self.ledger;
         for gang in gangs.iter().filter(|gang| gang.is_background()) {
             let mut queue = gang.queue;
             while let Some(id) = queue {
-                queues[id.index()].requested -= gang.allocated;
+                queues[id.index()].background += gang.allocated;
                 queue = queues[id.index()].parent;
             }
         }
@@ -286,6 +291,7 @@ impl Cluster {
         }
         self.has_gpu_order = config.gpu_job_order.is_some();
         let memory_mib = self.gpu_memory_min_mib;
+        self.ledger.note_work(self.ledger.gangs.len() + self.pod_ids.len());
         let Ledger {
             gangs, pods, shapes, ..
         } = &mut self.ledger;
@@ -376,7 +382,9 @@ impl Cluster {
             shapes,
             ..
         } = &mut self.ledger;
-        queues.iter_mut().for_each(|queue| queue.pending = QueueResources::ZERO);
+        for queue in &mut *queues {
+            (queue.pending, queue.background) = (QueueResources::ZERO, QueueResources::ZERO);
+        }
         self.waiting.clear();
         let waits = |set: &&PodSet| set.counts[Status::Pending as usize] > 0;
         for id in &self.active_gangs {
@@ -388,9 +396,6 @@ impl Cluster {
                 continue;
             }
             self.waiting.push(*id);
-            if gang.is_background() {
-                continue;
-            }
             let mut pending = QueueResources::ZERO;
             for set in gang.pod_sets.iter().filter(waits) {
                 for pod in &set.pods {
@@ -403,6 +408,9 @@ impl Cluster {
             let mut queue = Some(leaf);
             while let Some(id) = queue {
                 queues[id.index()].pending += pending;
+                if gang.is_background() {
+                    queues[id.index()].background += pending;
+                }
                 queue = queues[id.index()].parent;
             }
         }

@@ -2,7 +2,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::actions::LiftedPods;
+use crate::actions::TentativeEvictions;
 use crate::gangs::{Candidates, GangRank};
 use crate::ids::{GangId, PodId, QueueId};
 use crate::ledger::{Checkpoint, Ledger};
@@ -43,8 +43,8 @@ pub(crate) struct Cycle<'a> {
     pub(crate) started_gangs: Vec<(GangId, Option<Millis>)>,
     /// Gangs of which this cycle evicted pods for other gangs, each with its `last_eviction` from before.
     pub(crate) evicted_gangs: Vec<(GangId, Option<Millis>)>,
-    /// Background pods that count as releasing until [`Action::BackgroundPods`].
-    pub(crate) lifted: Option<LiftedPods>,
+    /// Evictions of background pods that [`Action::BackgroundPods`] undoes or reports at its end.
+    pub(crate) tentative_evictions: Option<TentativeEvictions>,
     /// Called at each [`CycleProgress`]: the caller has a clock, the engine has none.
     pub(crate) observe: &'a mut dyn FnMut(CycleProgress),
     /// The value of [`Ledger::work`] at which the budget of the cycle is used up.
@@ -76,29 +76,40 @@ impl Cycle<'_> {
     pub(crate) fn run_all(&mut self) {
         let actions = &self.config.actions;
         let last = actions.iter().rposition(|action| action.places());
-        if last.is_some() {
-            self.lift_background_pods();
-        }
         for (at, action) in actions.iter().enumerate() {
-            self.run(*action);
-            if Some(at) == last && self.ledger.background_pods > 0 {
-                self.run(Action::BackgroundPods);
+            self.run(
+                *action,
+                match action {
+                    Action::Allocate => Self::allocate,
+                    Action::Consolidation => Self::consolidate,
+                    Action::Reclaim => Self::reclaim,
+                    Action::Preempt => Self::preempt,
+                    Action::StaleGangEviction => Self::evict_stale,
+                    // No configuration lists it.
+                    Action::BackgroundPods => continue,
+                },
+            );
+            if self.ledger.background_pods == 0 {
+                continue;
+            }
+            if *action == Action::Allocate
+                && self.tentative_evictions.is_none()
+                && !self.explanations.failures.is_empty()
+            {
+                self.run(Action::BackgroundPods, Self::place_on_background_room);
+            }
+            if Some(at) == last {
+                self.run(Action::BackgroundPods, Self::finish_background_gangs);
             }
         }
     }
 
-    fn run(&mut self, action: Action) {
+    /// Runs an action or a part of one, and counts its steps.
+    fn run(&mut self, action: Action, body: fn(&mut Self)) {
         (self.observe)(CycleProgress::ActionStarts(action));
         self.report.action_stats.push(ActionStats::new(action));
         let before = self.ledger.work();
-        match action {
-            Action::Allocate => self.allocate(),
-            Action::Consolidation => self.consolidate(),
-            Action::Reclaim => self.reclaim(),
-            Action::Preempt => self.preempt(),
-            Action::StaleGangEviction => self.evict_stale(),
-            Action::BackgroundPods => self.place_background_gangs(),
-        }
+        body(self);
         let steps = self.ledger.work() - before;
         let is_cut = action == Action::Allocate && self.ledger.has_terms_left_out();
         let stats = self.stats();

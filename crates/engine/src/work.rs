@@ -46,39 +46,71 @@ pub(crate) struct Round {
     is_reduced: bool,
 }
 
-/// The bit of an action in [`Gang::tried_by`](crate::tables::Gang); 0 for an action without rounds.
-fn bit_of(action: Action) -> u8 {
-    match action {
-        Action::Allocate => 1,
-        Action::Consolidation => 2,
-        Action::Reclaim => 4,
-        Action::Preempt => 8,
-        Action::StaleGangEviction => 0,
-        Action::BackgroundPods => 16,
+/// The work that a round is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RoundOf {
+    /// Placing the gangs of an action; of [`Action::BackgroundPods`], the waiting background gangs.
+    Action(Action),
+    /// Placing gangs on the room of background gangs.
+    BackgroundRoom,
+    /// Evicting background pods tentatively.
+    TentativeEvictions {
+        /// Also pods after which no pod is left on a shared GPU.
+        empties_gpus: bool,
+    },
+}
+
+impl RoundOf {
+    pub(crate) fn action(self) -> Action {
+        match self {
+            RoundOf::Action(action) => action,
+            RoundOf::BackgroundRoom | RoundOf::TentativeEvictions { .. } => Action::BackgroundPods,
+        }
+    }
+
+    /// The bit of the round in [`Gang::tried_by`](crate::tables::Gang); 0 for an action without rounds.
+    fn bit(self) -> u8 {
+        match self {
+            RoundOf::Action(Action::Allocate) => 1,
+            RoundOf::Action(Action::Consolidation) => 2,
+            RoundOf::Action(Action::Reclaim) => 4,
+            RoundOf::Action(Action::Preempt) => 8,
+            RoundOf::Action(Action::StaleGangEviction) => 0,
+            RoundOf::Action(Action::BackgroundPods) => 16,
+            RoundOf::BackgroundRoom => 32,
+            RoundOf::TentativeEvictions { empties_gpus: false } => 64,
+            RoundOf::TentativeEvictions { empties_gpus: true } => 128,
+        }
     }
 }
 
 impl Cycle<'_> {
-    /// The budget of an action. Allocate gets half of what is left of the cycle's budget; other actions divide it evenly with the actions
+    /// The budget of a round. Allocate gets half of what is left of the cycle's budget; other actions divide it evenly with the actions
     /// that are still to run. The last action gets all.
-    fn action_budget(&self, action: Action) -> u64 {
+    fn budget_of(&self, of: RoundOf) -> u64 {
         let left = self.cycle_end.saturating_sub(self.ledger.work());
-        let later = self.config.actions.iter().skip_while(|other| **other != action).skip(1);
-        let later = later.filter(|other| bit_of(**other) != 0).count() as u64;
-        match action {
-            Action::Allocate => left / (1 + later.min(1)),
-            Action::Consolidation
-            | Action::Reclaim
-            | Action::Preempt
-            | Action::StaleGangEviction
-            | Action::BackgroundPods => left / (1 + later),
+        let after = |action: Action| {
+            let later = self.config.actions.iter().skip_while(|other| **other != action).skip(1);
+            let later = later.filter(|other| other.places()).count() as u64;
+            // Waiting background gangs come last.
+            later + u64::from(self.ledger.background_pods > 0)
+        };
+        match of {
+            RoundOf::Action(Action::Allocate) => left / (1 + after(Action::Allocate).min(1)),
+            RoundOf::Action(action @ (Action::Consolidation | Action::Reclaim | Action::Preempt)) => {
+                left / (1 + after(action))
+            }
+            RoundOf::Action(Action::BackgroundPods | Action::StaleGangEviction) => left,
+            RoundOf::BackgroundRoom => left / (1 + after(Action::Allocate)),
+            // Undoing the evictions takes as many steps.
+            RoundOf::TentativeEvictions { .. } => left / (1 + after(Action::Allocate)) / 2,
         }
     }
 
-    /// Begins the round of an action, or continues it: then the gangs that it has tried are removed from `gangs`.
-    pub(crate) fn begin_round(&mut self, action: Action, gangs: &mut Vec<GangId>) -> Round {
-        let budget = self.action_budget(action);
-        let (bit, mut is_resumed) = (bit_of(action), false);
+    /// Begins a round, or continues it: then the gangs that it has tried are removed from `gangs`.
+    pub(crate) fn begin_round(&mut self, of: RoundOf, gangs: &mut Vec<GangId>) -> Round {
+        let budget = self.budget_of(of);
+        let (bit, mut is_resumed) = (of.bit(), false);
         if self.rounds.open & bit != 0 {
             let is_new = |gang: &GangId| self.ledger.gang(*gang).tried_by & bit == 0;
             if gangs.iter().any(is_new) {

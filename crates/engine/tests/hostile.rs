@@ -5,9 +5,9 @@
 mod clusters;
 
 use clusters::{Case, NOW, hostile, hostile_terms};
-use kai_engine::model::{Config, Event, Millis, PodPhase};
+use kai_engine::model::{Action, Config, Event, Millis, PodPhase};
 use kai_engine::reasons::Reason;
-use kai_engine::report::{Decision, Report, Status};
+use kai_engine::report::{ActionStats, Decision, Report, Status};
 
 /// Cycles of a run; later cycles have other work than the first.
 const CYCLES: usize = 3;
@@ -209,6 +209,38 @@ fn many_terms_of_a_tenant_keep_no_pod_of_others_waiting() {
         let waiting = plain.filter(|pod| pod.status == Status::Pending).count();
         let binds = reports.iter().map(|report| report.decisions.len());
         assert_eq!(waiting, 0, "{name}: decisions by cycle {:?}", binds.collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn background_pods_with_many_terms_take_a_part_of_the_budget_and_still_make_room() {
+    for nodes in [50, 100, 200] {
+        let mut case = hostile_terms::background_terms(nodes);
+        let work = case.config.work_for(nodes, case.cluster.pods().len());
+        let reports = run(&mut case, 20);
+        let mut evicted = 0;
+        for report in &reports {
+            let of_background = |stats: &&ActionStats| stats.action == Action::BackgroundPods;
+            let steps: u64 = report
+                .action_stats
+                .iter()
+                .filter(of_background)
+                .map(|stats| stats.steps)
+                .sum();
+            assert!(steps <= work / 2, "{nodes} nodes: {steps} steps of {work}");
+            let is_eviction = |decision: &&Decision| matches!(decision, Decision::Evict { .. });
+            evicted += report.decisions.iter().filter(is_eviction).count();
+        }
+        assert_eq!(evicted, 8, "{nodes} nodes: one node is emptied");
+        let mut case = hostile_terms::background_terms(nodes);
+        let work = 20_000;
+        case.config.work_per_cycle_max = Some(work);
+        let start = case.cluster.steps();
+        run(&mut case, 1);
+        // As above, and what every cycle counts of gangs and pods.
+        let most = work + 20_000 + 2 * 8 * nodes as u64;
+        let steps = case.cluster.steps() - start;
+        assert!(steps <= most, "{nodes} nodes: {steps} steps of {work}");
     }
 }
 

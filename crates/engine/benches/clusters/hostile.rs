@@ -5,14 +5,16 @@ use kai_engine::model::{
     PodAffinityTerm, Requirement,
 };
 
-use super::hostile_terms::{anti_crossed, anti_many_terms, anti_not_in, many_topology_keys, preferred_everywhere};
+use super::hostile_terms::{
+    anti_crossed, anti_many_terms, anti_not_in, background_terms, many_topology_keys, preferred_everywhere,
+};
 use super::{Case, GPUS, Job, idle, node};
 
 /// Builds a cluster with this number of nodes.
 pub(crate) type Build = fn(usize) -> Case;
 
 /// All clusters, by name.
-pub(crate) const ALL: [(&str, Build); 15] = [
+pub(crate) const ALL: [(&str, Build); 16] = [
     ("distinct", distinct),
     ("deep-queues", deep_queues),
     ("anti-host", anti_host),
@@ -28,6 +30,7 @@ pub(crate) const ALL: [(&str, Build); 15] = [
     ("anti-crossed", anti_crossed),
     ("many-topology-keys", many_topology_keys),
     ("preferred-everywhere", preferred_everywhere),
+    ("background-terms", background_terms),
 ];
 
 /// Racks of the clusters with pod affinity.

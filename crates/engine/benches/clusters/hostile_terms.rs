@@ -146,3 +146,39 @@ pub(crate) fn preferred_everywhere(nodes: usize) -> Case {
         (app("a".to_owned()), prefer_to_avoid(terms))
     })
 }
+
+/// Nodes full of background pods with many terms each, and a pending pod of the same tenant that has to be near a pod which does not exist.
+/// A pending pod of another tenant needs a whole node.
+pub(crate) fn background_terms(nodes: usize) -> Case {
+    let mut case = idle(nodes, &Action::ALL, 0);
+    for at in 0..nodes * GPUS {
+        let named = |number| requirement("app", Operator::In, &[&format!("b{at}-{number}")]);
+        let terms = (0..TERMS).map(|number| term("host", vec![named(number)]));
+        case.job(&Job {
+            at,
+            background: true,
+            running_on: Some(at % nodes),
+            labels: app(format!("a{at}")),
+            constraints: avoid(terms),
+            ..Job::of(1, GpuRequest::Whole { devices: 1 })
+        });
+    }
+    let absent = term("host", vec![requirement("app", Operator::In, &["absent"])]);
+    case.job(&Job {
+        constraints: Constraints {
+            affinity: Affinity {
+                required: vec![absent],
+                preferred: Vec::new(),
+            },
+            ..Constraints::default()
+        },
+        ..Job::of(1, GpuRequest::Whole { devices: 1 })
+    });
+    case.job(&Job {
+        at: 1,
+        namespace: PLAIN,
+        queue: "queue-1".to_owned(),
+        ..Job::of(1, GpuRequest::Whole { devices: GPUS as i64 })
+    });
+    case
+}

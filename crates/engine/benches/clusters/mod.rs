@@ -114,6 +114,22 @@ pub(crate) fn infeasible(nodes: usize) -> Case {
     case
 }
 
+/// A pending background gang of high priority and a pending gang of low priority, of a GPU each, in one queue.
+pub(crate) fn background_and_other() -> Case {
+    let mut case = idle(1, &[Action::Allocate], 0);
+    case.job(&Job {
+        priority: 100,
+        background: true,
+        ..Job::of(1, GpuRequest::Whole { devices: 1 })
+    });
+    case.job(&Job {
+        at: 1,
+        priority: 1,
+        ..Job::of(1, GpuRequest::Whole { devices: 1 })
+    });
+    case
+}
+
 fn idle(nodes: usize, actions: &[Action], racks: usize) -> Case {
     let mut case = Case::new(nodes, actions, racks);
     let gpus = nodes * GPUS;
@@ -156,6 +172,7 @@ struct Job {
     gpu_group: Option<String>,
     in_rack: bool,
     running_on: Option<usize>,
+    background: bool,
     labels: Labels,
     constraints: Constraints,
 }
@@ -174,6 +191,7 @@ impl Job {
             gpu_group: None,
             in_rack: false,
             running_on: None,
+            background: false,
             labels: Labels::new(),
             constraints: Constraints::default(),
         }
@@ -236,7 +254,7 @@ impl Job {
             deletion: None,
             gated: false,
             bind_in_flight: None,
-            background: false,
+            background: self.background,
             gpu_groups: self.gpu_group.iter().cloned().collect(),
             requests: Requests {
                 cpu_milli: self.cpu_milli,

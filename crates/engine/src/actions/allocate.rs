@@ -7,21 +7,20 @@ use crate::model::Action;
 use crate::order::{Direction, GangsByQueue};
 use crate::place::{NodeSet, PlacementFailure, PlacementMode};
 use crate::report::Status;
+use crate::tables::Gang;
+use crate::work::RoundOf;
 
 impl Cycle<'_> {
     pub(crate) fn allocate(&mut self) {
-        let mut waiting = self.waiting_gangs();
-        if self.ledger.background_pods > 0 {
-            waiting.retain(|gang| !self.ledger.gang(*gang).is_background());
-        }
-        self.place_in_order(Action::Allocate, waiting);
+        let waiting = self.waiting_gangs(|gang| !gang.is_background());
+        self.place_in_order(RoundOf::Action(Action::Allocate), waiting);
     }
 
     /// Places gangs on idle and releasing capacity, in fair order.
-    pub(super) fn place_in_order(&mut self, action: Action, mut waiting: Vec<GangId>) {
+    pub(super) fn place_in_order(&mut self, of: RoundOf, mut waiting: Vec<GangId>) {
         let all = waiting.clone();
-        let mut round = self.begin_round(action, &mut waiting);
-        let mut queues = self.iterate(self.by_leaf(action, waiting));
+        let mut round = self.begin_round(of, &mut waiting);
+        let mut queues = self.iterate(self.by_leaf(Action::Allocate, waiting));
         let mut pods = Vec::new();
         while let Some(gang) = queues.pop(self) {
             if !self.may_try_next(&mut round) {
@@ -44,7 +43,7 @@ impl Cycle<'_> {
                     }
                 }
             }
-            self.commit(checkpoint, action, gang);
+            self.commit(checkpoint, of.action(), gang);
             self.stats().placed += 1;
             if !must_wait && !started_before {
                 self.record_start(gang);
@@ -60,11 +59,11 @@ impl Cycle<'_> {
         self.end_round(round);
     }
 
-    /// Gangs with pods that can be placed now.
-    pub(crate) fn waiting_gangs(&self) -> Vec<GangId> {
+    /// Gangs of a kind with pods that can be placed now.
+    pub(crate) fn waiting_gangs(&self, is_of_kind: impl Fn(&Gang) -> bool) -> Vec<GangId> {
         let wants = |gang: &GangId| {
             let gang = self.ledger.gang(*gang);
-            gang.waiting() > 0 && gang.schedulable && gang.is_ready()
+            gang.waiting() > 0 && gang.schedulable && gang.is_ready() && is_of_kind(gang)
         };
         self.waiting.iter().copied().filter(wants).collect()
     }

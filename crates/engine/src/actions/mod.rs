@@ -10,4 +10,4 @@ mod reclaim;
 mod reconcile;
 mod stale;
 
-pub(crate) use background::LiftedPods;
+pub(crate) use background::TentativeEvictions;

@@ -12,7 +12,7 @@ use crate::model::Action;
 use crate::place::static_check;
 use crate::report::SearchResult;
 use crate::victims::{Search, SearchState, SimulationBudget, Solution};
-use crate::work::Round;
+use crate::work::{Round, RoundOf};
 
 impl Cycle<'_> {
     /// Runs an action. `takes_part` filters the gangs before the action begins; `may_try` checks a gang with its pods just
@@ -27,7 +27,7 @@ impl Cycle<'_> {
         if waiting.is_empty() {
             return;
         }
-        let mut round = self.begin_round(action, &mut waiting);
+        let mut round = self.begin_round(RoundOf::Action(action), &mut waiting);
         let mut state = SearchState::new(self.ledger);
         let mut queues = self.iterate(self.by_leaf(action, waiting));
         let mut progress = ActionProgress {

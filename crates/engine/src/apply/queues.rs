@@ -184,6 +184,7 @@ fn absent_queue() -> Queue {
         allocated_non_preemptible: QueueResources::ZERO,
         pending: QueueResources::ZERO,
         requested: QueueResources::ZERO,
+        background: QueueResources::ZERO,
         fair_share: QueueResources::ZERO,
         allocatable: PerResource::default(),
     }

@@ -224,9 +224,20 @@ pub enum EvictionReason {
     },
     /// The gang of the pod ran below its minimum for too long.
     StaleGang,
-    /// The pod is a background pod, and other gangs need its room.
+    /// The pod is a background pod in the way of other gangs.
     Background {
         /// Pods of its gang that were evicted together.
         pods: u32,
+        /// What other gangs need.
+        cause: BackgroundCause,
     },
+}
+
+/// What other gangs need from a background gang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackgroundCause {
+    /// The room on its nodes.
+    Room,
+    /// What the limit or quota of a queue leaves.
+    QueueBound,
 }

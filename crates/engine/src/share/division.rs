@@ -72,7 +72,7 @@ struct Claim<'a> {
 impl Claim<'_> {
     fn of(queue: &Queue, resource: Resource) -> Claim<'_> {
         let quota = queue.quota[resource];
-        let requested = queue.requested[resource].max(0);
+        let requested = (queue.requested[resource] - queue.background[resource]).max(0);
         Claim {
             deserved: quota.deserved,
             requestable: quota.limit.map_or(requested, |limit| limit.min(requested)),

@@ -29,6 +29,8 @@ pub(crate) struct Queue {
     pub(crate) pending: QueueResources,
     /// `pending` and `allocated`, as of the start of the cycle.
     pub(crate) requested: QueueResources,
+    /// The part of `requested` of background gangs: it raises no queue's share of the resources that other gangs need.
+    pub(crate) background: QueueResources,
     /// Result of the fair division at the start of the cycle.
     pub(crate) fair_share: QueueResources,
     /// What the queue may hold before other queues may reclaim, by quota, limit and fair share; `None` = no bound.

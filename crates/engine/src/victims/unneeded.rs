@@ -104,6 +104,11 @@ impl Cycle<'_> {
             let place = &ledger.pod(*other).placement;
             place.status == Status::Pipelined && place.node == Some(node)
         };
-        ledger.still_fits(pod) || !ledger.node(node).pods.iter().any(is_pipelined_here)
+        if ledger.still_fits(pod) {
+            return true;
+        }
+        let pods = &ledger.node(node).pods;
+        ledger.note_work(pods.len());
+        !pods.iter().any(is_pipelined_here)
     }
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::model::{Action, FractioningCondition, GangKey, Gpus, Millis};
 use crate::reasons::{
-    AffinityTermBound, AvoidedNode, Check, EvictionReason, GpuConflict, GpuShareError, InvalidValue, PodsLacking,
-    PriorityRefusal, Problem, QueueBound, Reason, Refusal, Rejections, Resource, SubGroupExcess, domain_text,
-    not_ready_text,
+    AffinityTermBound, AvoidedNode, BackgroundCause, Check, EvictionReason, GpuConflict, GpuShareError, InvalidValue,
+    PodsLacking, PriorityRefusal, Problem, QueueBound, Reason, Refusal, Rejections, Resource, SubGroupExcess,
+    domain_text, not_ready_text,
 };
 
 fn check(reason: Reason, text: &str) {
@@ -203,8 +203,18 @@ fn a_pod_that_waits_for_others_or_was_evicted() {
         "its gang runs below its minimum for too long",
     );
     check(
-        Reason::Evicted(EvictionReason::Background { pods: 1 }),
+        Reason::Evicted(EvictionReason::Background {
+            pods: 1,
+            cause: BackgroundCause::Room,
+        }),
         "background pods made room for other workloads (1 pod in all)",
+    );
+    check(
+        Reason::Evicted(EvictionReason::Background {
+            pods: 2,
+            cause: BackgroundCause::QueueBound,
+        }),
+        "background pods left the limit or quota of a queue to other workloads (2 pods in all)",
     );
 }
 

@@ -14,7 +14,7 @@ mod words;
 use std::fmt;
 
 use crate::model::{Action, GangKey, SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX};
-use crate::reasons::{EvictionReason, PodsLacking, QueueBound, Reason, SubGroupExcess};
+use crate::reasons::{BackgroundCause, EvictionReason, PodsLacking, QueueBound, Reason, SubGroupExcess};
 pub use remedies::{ExplanationText, RemedyText};
 use words::{Instant, Name, counted};
 
@@ -204,11 +204,14 @@ impl fmt::Display for ReasonText<'_, EvictionReason> {
                 write!(f, "{what} {gang} ({} in all{moved})", counted(&pods.to_string(), "pod"))
             }
             EvictionReason::StaleGang => write!(f, "its gang runs below its minimum for too long"),
-            EvictionReason::Background { pods } => write!(
-                f,
-                "background pods made room for other workloads ({} in all)",
-                counted(&pods.to_string(), "pod")
-            ),
+            EvictionReason::Background { pods, cause } => {
+                let cause = match cause {
+                    BackgroundCause::Room => "made room for other workloads",
+                    BackgroundCause::QueueBound => "left the limit or quota of a queue to other workloads",
+                };
+                let pods = counted(&pods.to_string(), "pod");
+                write!(f, "background pods {cause} ({pods} in all)")
+            }
         }
     }
 }
