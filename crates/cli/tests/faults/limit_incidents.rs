@@ -132,13 +132,18 @@ fn a_driver_that_refuses_or_lies_starts_no_container() {
 
 #[test]
 fn a_node_whose_driver_keeps_refusing_gives_up_its_tier() {
-    scenario(&[able("node", "h100:1")], async |cluster| {
+    scenario(&[able("node", "h100:2")], async |cluster| {
         let refusal = MemoryLimitFaults {
             set_code: Some(4),
             ..MemoryLimitFaults::default()
         };
         inject(cluster, LimitFault::Driver(refusal)).await;
-        cluster.create(half("a")).await;
+        for pod in ["a", "c"] {
+            cluster.create(half(pod)).await;
+        }
+        pass(120).await;
+        assert_eq!(tier(cluster), "driver", "two pods, however often they are tried");
+        cluster.create(half("d")).await;
         cluster
             .until("the node gives up", |cluster| tier(cluster) == "none")
             .await;
@@ -154,7 +159,7 @@ fn a_node_whose_driver_keeps_refusing_gives_up_its_tier() {
         cluster.until_only_running(&["b"]).await;
         cluster.kubelets.heal_limits("node").await.unwrap();
         assert_eq!(tier(cluster), "driver");
-        cluster.until_only_running(&["a", "b"]).await;
+        cluster.until_only_running(&["a", "b", "c", "d"]).await;
         let half = half_of_an_h100(cluster);
         assert_eq!(limits_of(cluster, "a"), [half], "what it was promised");
     });

@@ -271,7 +271,15 @@ pub(crate) async fn lost_limits_are_found(machine: &mut Machine) {
         "--resource=pods/eviction",
     ]);
     machine.kubectl(&["create", "clusterrolebinding", EVICTS, "--clusterrole", EVICTS, account]);
+    machine.delete(&["half"], 0).await;
+    machine.control(ABLE);
     start_agent(machine, &["--enforce-repair", "evict"]).await;
+    machine.create(&fraction("half", "0.5")).await;
+    // Only a pod whose limit this agent has seen is evicted.
+    machine
+        .until_metric("kai_gpu_limit_enforced", &["half"], |held| held == 1.0)
+        .await;
+    machine.control("memoryLimitCalls: both\ngpus: {'*': {memoryLimits: {teardowns: 2}}}\n");
     machine
         .until("the pod is evicted, and its GPU is free", async || {
             let gone = machine.pod("default", "half").await.is_none();

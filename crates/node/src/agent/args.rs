@@ -19,6 +19,7 @@ use crate::driver_files::collect::Search;
 use crate::driver_files::csv::CSV_DIR;
 use crate::driver_files::prepare::FakeFiles;
 use crate::driver_files::store::CDI_DIR;
+use crate::enforcement::audit::EVICT_AFTER;
 use crate::enforcement::facts::EnforcementSettings;
 use crate::enforcement::hold::EnforcePolicy;
 use crate::enforcement::promise::UnifiedMemoryLimit;
@@ -245,8 +246,8 @@ pub struct Args {
     /// Successful probes in a row before a failed GPU is offered again; doubles with every failure, up to 16 times.
     #[arg(long, default_value_t = 3)]
     pub good_probes: u32,
-    /// By what containers are held to their GPU share: auto (the driver's limits if the node can, else watch, else none), driver, mps,
-    /// watch or none.
+    /// By what containers are held to their GPU share: auto (the driver's limits if the node can, else watch, else none), driver (the
+    /// driver's limits, else none), mps (else watch, else none), watch or none.
     #[arg(long, value_enum, default_value_t)]
     pub enforce: Enforce,
     /// What happens to a container whose limit can't be set: closed (it does not start) or open (it starts, and the agent reports it).
@@ -336,6 +337,8 @@ pub struct Pace {
     pub reservation: Duration,
     /// Between audits of the containers' limits without a new receipt.
     pub audit: Duration,
+    /// From the loss of a limit to the eviction of its pod.
+    pub evict_after: Duration,
     /// Between measurements of what pods use, with tier watch.
     pub watch: Duration,
     /// Timing of registrations with the kubelet.
@@ -350,6 +353,7 @@ impl Default for Pace {
             retry: Duration::from_secs(10),
             reservation: Duration::from_millis(500),
             audit: Duration::from_secs(30),
+            evict_after: EVICT_AFTER,
             watch: WATCH_PACE,
             kubelet: RetryPolicy::default(),
         }

@@ -55,6 +55,8 @@ pub struct LimitsAudit {
     pub pod_resources: PathBuf,
     /// What to do about a container whose limit is gone.
     pub repair: Repair,
+    /// For how long a limit has to be gone before its pod is evicted.
+    pub evict_after: Duration,
     /// Between audits without a new receipt.
     pub pace: Duration,
 }
@@ -79,7 +81,7 @@ pub async fn run(
     let receipts = ReceiptDir::new(&config.state_dir);
     let recorder = EventRecorder::new(&client, FIELD_MANAGER, Clock::System);
     let (started, started_seconds) = (Instant::now(), now_seconds());
-    let mut audit = Audit::new(config.repair, started_seconds);
+    let mut audit = Audit::new(config.repair, started_seconds).evict_after(config.evict_after);
     let mut observer = Observer::default();
     let mut metrics = LimitMetrics::default();
     let mut summary = None;

@@ -180,6 +180,7 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
             host_root: settings.search.roots.host.clone(),
             pod_resources: settings.pod_resources_socket.clone(),
             repair: settings.repair,
+            evict_after: settings.pace.evict_after,
             pace: settings.pace.audit,
         },
         outputs: AuditOutputs {

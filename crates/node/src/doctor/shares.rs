@@ -10,7 +10,7 @@ use crate::driver_files::host_root::HostRoot;
 use crate::enforcement::cgroup::{CGROUP_ROOT, CgroupVersion};
 use crate::enforcement::facts::gpu_facts;
 use crate::enforcement::hold::EnforcePolicy;
-use crate::enforcement::tier::{Enforce, TierFacts, decide, driver_obstacles};
+use crate::enforcement::tier::{Enforce, TierFacts, driver_obstacles, persistence_warning};
 use crate::share_devices::offer::SHARE_DEVICES_DEFAULT;
 
 const SUBJECT: &str = "GPU shares";
@@ -78,9 +78,8 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
              GPU's driver allocates (nvmap) may not be counted there",
         );
     }
-    for warning in decide(limits).warnings {
-        let (saw, fix) = warning.split_once("; run ").unwrap_or((&warning, "nvidia-smi -pm 1"));
-        report.warning(SUBJECT, saw, fix);
+    if let (true, Some((problem, remedy))) = (obstacles.is_empty(), persistence_warning(limits)) {
+        report.warning(SUBJECT, problem, remedy);
     }
     if let ClusterView::Node { labels, .. } = &facts.cluster {
         told_by_agent(

@@ -3,6 +3,7 @@
 //! the observations and carries out what follows. The audit never sets a limit.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use kai_cluster::Severity;
 use kai_gpu::{CgroupMemory, MemoryLimitError, NvmlCode};
@@ -14,8 +15,8 @@ use super::watch::Repair;
 /// The driver refused the limits of so many pods, and limited none in between: the node gives up limiting. Pods must not fail one after the
 /// other. A pod counts once, however often its container is started.
 pub const REFUSED_PODS_MAX: usize = 3;
-/// Seconds for which a limit has to be gone before its pod is evicted: a driver may be in the middle of a reload.
-const EVICT_AFTER_SECONDS: u64 = 30;
+/// For how long a limit has to be gone before its pod is evicted: a driver may be in the middle of a reload.
+pub const EVICT_AFTER: Duration = Duration::from_secs(30);
 /// Seconds until an eviction is tried again: the API server may refuse it because of a disruption budget.
 const EVICT_AGAIN_SECONDS: u64 = 60;
 
@@ -194,6 +195,7 @@ struct Known {
 #[derive(Debug)]
 pub struct Audit {
     repair: Repair,
+    evict_after: Duration,
     started_seconds: u64,
     known: BTreeMap<String, Known>,
     /// UIDs of the pods whose limits the driver refused since it last limited one.
@@ -205,10 +207,16 @@ impl Audit {
     pub fn new(repair: Repair, started_seconds: u64) -> Self {
         Self {
             repair,
+            evict_after: EVICT_AFTER,
             started_seconds,
             known: BTreeMap::new(),
             refused_pods: BTreeSet::new(),
         }
+    }
+
+    /// Evicts pods whose limit was gone for this long.
+    pub fn evict_after(self, evict_after: Duration) -> Self {
+        Self { evict_after, ..self }
     }
 
     /// Forgets the driver's refusals: there is a new driver.
@@ -368,7 +376,7 @@ impl Audit {
             (Some(problem), Told::Broken) => {
                 result.summary.broken.push(shown_broken(audited, &problem));
                 let gone_seconds = known.broken_since.map(|since| now.saturating_sub(since));
-                let is_gone = gone_seconds.is_some_and(|seconds| seconds >= EVICT_AFTER_SECONDS);
+                let is_gone = gone_seconds.is_some_and(|seconds| seconds >= self.evict_after.as_secs());
                 let is_due = known
                     .evicted_at
                     .is_none_or(|at| now.saturating_sub(at) >= EVICT_AGAIN_SECONDS);

@@ -9,7 +9,7 @@ use kai_gpu::{Device, Driver, Inventory, MemoryKind, MigMode};
 use super::cgroup::{CGROUP_ROOT, CgroupVersion};
 use super::hold::EnforcePolicy;
 use super::mps::{self, MpsService};
-use super::program::{HookProgram, ProgramDir, ProgramFiles};
+use super::program::{HookProgram, InstalledProgram, ProgramDir, ProgramFiles};
 use super::promise::UnifiedMemoryLimit;
 use super::receipt_dir::ReceiptDir;
 use super::tier::{Enforce, GpuFacts, HookSetup, NodeEnforcement, OwnMemory, TierFacts, decide, needs_program};
@@ -50,8 +50,8 @@ pub struct EnforcementSettings {
 #[derive(Debug)]
 pub struct Decider {
     settings: EnforcementSettings,
-    /// The program does not change while the agent runs.
-    installed: Option<Result<HookProgram, String>>,
+    /// The program does not change while the agent runs, but its copies may be removed.
+    installed: Option<InstalledProgram>,
     /// For which library and driver the program ran well. It is run again for others only.
     ran_for: Option<(Option<String>, Option<String>)>,
     /// Runs the multi-process server, where the operator wants one.
@@ -172,12 +172,12 @@ impl Decider {
     /// The program on the host, after it ran there once, and loaded `library` if one is named.
     fn program(&mut self, library: Option<&str>, inventory: &Inventory) -> Result<HookProgram, String> {
         let installed = match &self.installed {
-            Some(Ok(program)) => program.clone(),
+            Some(installed) if installed.is_whole() => installed.program().clone(),
             // Space on a disk comes back, and mounts are corrected.
-            Some(Err(_)) | None => {
-                let installed = self.install();
-                self.installed = Some(installed.clone());
-                installed?
+            Some(_) | None => {
+                (self.installed, self.ran_for) = (None, None);
+                let installed = self.install()?;
+                self.installed.insert(installed).program().clone()
             }
         };
         let wanted = (library.map(str::to_owned), inventory.driver_version.clone());
@@ -193,7 +193,7 @@ impl Decider {
         Ok(installed)
     }
 
-    fn install(&self) -> Result<HookProgram, String> {
+    fn install(&self) -> Result<InstalledProgram, String> {
         let words = |error: super::program::ProgramError| error.to_string();
         ReceiptDir::new(&self.settings.state_dir)
             .create()
@@ -202,7 +202,10 @@ impl Decider {
             Some(files) => files.clone(),
             None => ProgramFiles::of_this_process().map_err(words)?,
         };
-        ProgramDir::new(&self.settings.state_dir).install(&files).map_err(words)
+        let program = ProgramDir::new(&self.settings.state_dir)
+            .install(&files)
+            .map_err(words)?;
+        InstalledProgram::of(program).map_err(words)
     }
 }
 

@@ -223,6 +223,42 @@ impl HookProgram {
     }
 }
 
+/// A program whose copies were whole when it was installed, and their sizes.
+#[derive(Debug, Clone)]
+pub struct InstalledProgram {
+    program: HookProgram,
+    sizes: BTreeMap<PathBuf, u64>,
+}
+
+impl InstalledProgram {
+    /// Notes the sizes.
+    pub fn of(program: HookProgram) -> Result<Self, ProgramError> {
+        let sizes = fs::read_dir(&program.directory).and_then(|entries| {
+            entries
+                .map(|entry| entry.and_then(|entry| Ok((entry.path(), entry.metadata()?.len()))))
+                .collect()
+        });
+        match sizes {
+            Ok(sizes) => Ok(Self { program, sizes }),
+            Err(source) => Err(ProgramError::Copy {
+                path: program.directory,
+                source,
+            }),
+        }
+    }
+
+    /// The program.
+    pub fn program(&self) -> &HookProgram {
+        &self.program
+    }
+
+    /// Whether all copies are there with their sizes. Their contents are not read: they are large, and only root writes them.
+    pub fn is_whole(&self) -> bool {
+        let has_size = |(path, size): (&PathBuf, &u64)| fs::metadata(path).is_ok_and(|facts| facts.len() == *size);
+        self.sizes.iter().all(has_size)
+    }
+}
+
 /// The directory of the copies.
 #[derive(Debug, Clone)]
 pub struct ProgramDir {
@@ -444,6 +480,22 @@ mod tests {
         assert!(!first.directory.exists() && second.directory.is_dir());
         let left: Vec<_> = fs::read_dir(state.path().join("hook")).unwrap().collect();
         assert_eq!(left.len(), 1, "no half copy stays: {left:?}");
+    }
+
+    #[test]
+    fn copies_that_are_gone_or_cut_off_are_noticed() {
+        let (source, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let directory = ProgramDir::new(place.path());
+        let install = || InstalledProgram::of(directory.install(&fake_files(source.path(), "1")).unwrap()).unwrap();
+        let installed = install();
+        assert!(installed.is_whole());
+        let program = installed.program().directory.join(PROGRAM);
+        fs::write(&program, "").unwrap();
+        assert!(!installed.is_whole());
+        assert!(install().is_whole());
+        fs::remove_dir_all(&installed.program().directory).unwrap();
+        assert!(!installed.is_whole());
+        assert!(install().is_whole());
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 
@@ -14,6 +15,9 @@ use super::receipt::Receipt;
 const BYTES_MAX: u64 = 256 * 1024;
 
 const SUFFIX: &str = ".json";
+
+/// A hook is ended long before its temporary file has this age.
+const TEMPORARY_MAX: Duration = Duration::from_secs(60);
 
 /// Why a receipt could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -130,16 +134,35 @@ impl ReceiptDir {
         {
             fs::remove_file(&self.directory).map_err(failed)?;
         }
-        if open_directory(&self.directory).is_ok() {
-            return Ok(());
-        }
-        match fs::remove_dir_all(&self.directory) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-            Ok(()) | Err(_) => {}
+        match open_directory(&self.directory) {
+            Ok(_) => {
+                self.remove_leftovers();
+                return Ok(());
+            }
+            // Somebody else could have written the receipts in it.
+            Err(ReceiptError::Unsafe { .. }) => fs::remove_dir_all(&self.directory).map_err(failed)?,
+            Err(ReceiptError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            // A system that is short of something says nothing about the receipts.
+            Err(error @ (ReceiptError::Io { .. } | ReceiptError::Path(_))) => return Err(error),
         }
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(0o700);
         builder.create(&self.directory).map_err(failed)
+    }
+
+    /// Removes the temporary files of hooks that were killed.
+    fn remove_leftovers(&self) {
+        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
+            let is_temporary = entry.file_name().as_encoded_bytes().starts_with(b".");
+            let age = entry
+                .metadata()
+                .and_then(|facts| facts.modified())
+                .ok()
+                .and_then(|at| at.elapsed().ok());
+            if is_temporary && age.is_some_and(|age| age > TEMPORARY_MAX) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
     }
 
     /// Whether there is no file in it.
@@ -248,6 +271,28 @@ pub(crate) mod tests {
         assert!(directory.read().is_empty(), "a link is not read");
         write(&directory.file("share-1"), &receipt("a")).unwrap();
         assert_eq!(fs::read_to_string(&target).unwrap(), "precious");
+        assert_eq!(directory.read().len(), 1);
+    }
+
+    #[test]
+    fn what_killed_hooks_left_is_removed_and_receipts_stay() {
+        let (_place, directory) = directory();
+        write(&directory.file("share-1"), &receipt("a")).unwrap();
+        let [old, fresh] = [".share-2.json.7", ".share-3.json.8"].map(|name| directory.path().join(name));
+        for file in [&old, &fresh] {
+            fs::write(file, "half a rec").unwrap();
+        }
+        let before = std::time::SystemTime::now() - TEMPORARY_MAX * 2;
+        for file in [&old, &directory.file("share-1")] {
+            File::options()
+                .write(true)
+                .open(file)
+                .unwrap()
+                .set_modified(before)
+                .unwrap();
+        }
+        directory.create().unwrap();
+        assert!(!old.exists() && fresh.exists());
         assert_eq!(directory.read().len(), 1);
     }
 

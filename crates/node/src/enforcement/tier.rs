@@ -18,9 +18,9 @@ pub enum Enforce {
     /// The driver's limits if the node can, else watch if it can, else none.
     #[default]
     Auto,
-    /// The driver limits the GPU memory of each container.
+    /// The driver's limits if the node can, else none.
     Driver,
-    /// A multi-process server limits multiprocessors and memory.
+    /// A multi-process server if the node can have one, else watch if it can, else none.
     Mps,
     /// The agent reports containers above their share.
     Watch,
@@ -44,8 +44,10 @@ impl Enforce {
     fn candidates(self) -> &'static [EnforcementTier] {
         use EnforcementTier::{Driver, Mps, Watch};
         match self {
-            // A node of the tier driver can also watch; a node that can't limit is at least watched.
-            Enforce::Auto | Enforce::Driver => &[Driver, Watch],
+            // A node that can't limit is at least watched.
+            Enforce::Auto => &[Driver, Watch],
+            // Who asks for limits is not content with less: the node has the tier, or none and the reason.
+            Enforce::Driver => &[Driver],
             Enforce::Mps => &[Mps, Watch],
             Enforce::Watch => &[Watch],
             Enforce::None => &[],
@@ -203,7 +205,13 @@ pub fn decide(facts: &TierFacts) -> NodeEnforcement {
         }
     }
     let warnings = match chosen {
-        EnforcementTier::Driver => persistence_warnings(facts),
+        EnforcementTier::Driver => {
+            let warning = persistence_warning(facts);
+            warning
+                .map(|(problem, remedy)| format!("{problem}; run {remedy}"))
+                .into_iter()
+                .collect()
+        }
         EnforcementTier::Mps | EnforcementTier::Watch | EnforcementTier::None => Vec::new(),
     };
     NodeEnforcement {
@@ -287,21 +295,19 @@ fn cgroup_remedy(problem: &str) -> String {
 }
 
 /// Without persistence mode the driver drops a GPU's limits when its last user closes it. The agent keeps the GPUs open, but not while it
-/// restarts.
-fn persistence_warnings(facts: &TierFacts) -> Vec<String> {
+/// restarts. The problem and the command against it.
+pub fn persistence_warning(facts: &TierFacts) -> Option<(String, &'static str)> {
     let off: Vec<String> = facts
         .gpus
         .iter()
         .filter(|gpu| !gpu.partitioned && gpu.persistence_mode == Some(false))
         .map(|gpu| gpu.index.to_string())
         .collect();
-    if off.is_empty() {
-        return Vec::new();
-    }
-    vec![format!(
-        "persistence mode is off on GPU {}, so the driver forgets limits when the GPU has no user; run nvidia-smi -pm 1",
+    let problem = format!(
+        "persistence mode is off on GPU {}, so the driver forgets limits when the GPU has no user",
         off.join(", ")
-    )]
+    );
+    (!off.is_empty()).then_some((problem, "nvidia-smi -pm 1"))
 }
 
 #[cfg(test)]
@@ -410,6 +416,14 @@ mod tests {
                 "watch: the processes of the host are hidden",
             ),
             (&|facts| facts.enforce = Enforce::Driver, Driver, ""),
+            (
+                &|facts| {
+                    facts.enforce = Enforce::Driver;
+                    facts.calls = missing();
+                },
+                Nothing,
+                "driver: the library lacks",
+            ),
             (&|facts| facts.enforce = Enforce::Watch, Watch, "--enforce watch"),
             (&|facts| facts.enforce = Enforce::None, Nothing, "--enforce none"),
             (

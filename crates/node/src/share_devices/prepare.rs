@@ -155,7 +155,7 @@ impl ShareDevicePreparer {
             .mps_edits(share_device, &name, &holder.container, &pod, &object)
             .await?;
 
-        let _files = self.files.lock().await;
+        let files = self.files.lock().await;
         let whole = self.cdi.read().ok_or_else(|| Refusal::NoSpec.to_string())?;
         let mut spec = decide::spec(&ShareSpecInputs {
             share_device,
@@ -172,6 +172,7 @@ impl ShareDevicePreparer {
         // What the hook left for an earlier container says nothing about this one.
         self.receipts.remove(share_device);
         self.cdi.write_share_device(share_device, &spec).map_err(words)?;
+        drop(files);
         tracing::info!(
             share_device,
             pod = name,
@@ -183,15 +184,18 @@ impl ShareDevicePreparer {
             let recorder = self
                 .recorder
                 .get_or_init(|| EventRecorder::new(client, FIELD_MANAGER, Clock::System));
-            recorder
-                .record(ObjectEvent {
+            let (recorder, event) = (
+                recorder.clone(),
+                ObjectEvent {
                     about: container_name(&pod, &holder.container).reference(),
                     severity: Severity::Warning,
                     reason: EVENT_LIMIT_NOT_ENFORCED,
                     message: note,
                     annotations: Vec::new(),
-                })
-                .await;
+                },
+            );
+            // The container does not wait for its event.
+            tokio::spawn(async move { recorder.record(event).await });
         }
         Ok(())
     }

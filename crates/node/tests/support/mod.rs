@@ -74,6 +74,7 @@ pub fn settings(place: &Path, words: &[&str]) -> Settings {
         retry: Duration::from_millis(30),
         reservation: Duration::from_millis(10),
         audit: Duration::from_millis(50),
+        evict_after: Duration::ZERO,
         watch: Duration::from_millis(50),
         kubelet: RetryPolicy {
             retry_min: Duration::from_millis(10),

@@ -83,14 +83,6 @@ impl Supervisor {
         &self.health
     }
 
-    /// Whether a process is expected to run.
-    pub fn is_up(&self) -> bool {
-        match self.phase {
-            Phase::Down { .. } => false,
-            Phase::Starting { .. } | Phase::Up { .. } => true,
-        }
-    }
-
     /// Applies what was seen.
     pub fn step(&mut self, now: Instant, seen: Seen) -> Order {
         match (self.phase.clone(), seen) {
@@ -221,7 +213,7 @@ mod tests {
             (76, Seen::NoProcess, Start),
             (77, Seen::Serves, Wait),
         ]);
-        assert_eq!((supervisor.health(), supervisor.is_up()), (&Health::Serves, true));
+        assert_eq!(*supervisor.health(), Health::Serves);
     }
 
     #[test]
@@ -244,6 +236,5 @@ mod tests {
             (32, silent(), Kill),
         ]);
         assert_eq!(*supervisor.health(), Health::Fails("no answer".to_owned()));
-        assert!(!supervisor.is_up());
     }
 }
