@@ -35,6 +35,7 @@ impl Cycle<'_> {
             let row = self.ledger.gang(*gang);
             (std::cmp::Reverse(row.priority), row.seniority)
         });
+        self.ledger.settle_cores();
         let before = share::allocated_of_queues(self.ledger);
         for gang in &gangs {
             for pod in self.pods_of(*gang) {
@@ -76,6 +77,7 @@ impl Cycle<'_> {
             let row = cycle.ledger.pod(*pod);
             row.placement.status == Status::Releasing && row.evicted_from.is_some()
         };
+        let is_non_preemptible = self.ledger.gang(gang).is_non_preemptible();
         let start = self.ledger.checkpoint();
         for pod in self.pods_of(gang) {
             if !is_lifted(self, &pod) || !self.place_is_free(pod) {
@@ -83,7 +85,8 @@ impl Cycle<'_> {
             }
             let checkpoint = self.ledger.checkpoint();
             self.ledger.undo_eviction(pod);
-            if !share::bounds_hold(self.ledger, gang, before) {
+            if !share::limits_hold(self.ledger, gang, before) || (is_non_preemptible && !self.quotas_hold(gang, before))
+            {
                 self.ledger.rollback(checkpoint);
             }
         }
@@ -92,7 +95,10 @@ impl Cycle<'_> {
             pods.filter(|pod| is_lifted(cycle, pod)).collect()
         };
         let mut evicted = lost(self);
-        if !evicted.is_empty() && !self.ledger.gang(gang).is_satisfied() {
+        // Which pods are the core is known once the last one has its place.
+        let is_over_quota = self.ledger.gang(gang).is_semi_preemptible() && !self.quotas_hold(gang, before);
+        let is_left_in_part = !evicted.is_empty() && !self.ledger.gang(gang).is_satisfied();
+        if is_over_quota || is_left_in_part {
             self.ledger.rollback(start);
             evicted = lost(self);
         }
@@ -102,6 +108,11 @@ impl Cycle<'_> {
                 self.record_eviction(gang);
             }
         }
+    }
+
+    fn quotas_hold(&mut self, gang: GangId, before: &AllocatedBefore) -> bool {
+        self.ledger.settle_cores();
+        share::quotas_hold(self.ledger, gang, before)
     }
 
     /// The pods of a gang in task order: the first is evicted last.
