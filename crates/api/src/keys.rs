@@ -56,10 +56,12 @@ pub const USER: &str = "user";
 pub const PRIORITY_CLASS_NAME: &str = "priorityClassName";
 /// Label on Ray owners: the priority class of the pod group, before [`PRIORITY_CLASS_NAME`].
 pub const RAY_PRIORITY_CLASS_NAME: &str = "ray.io/priority-class-name";
-/// Label on pods and owners: [`PREEMPTIBLE`] or [`NON_PREEMPTIBLE`].
+/// Label on pods and owners: [`PREEMPTIBLE`], [`SEMI_PREEMPTIBLE`] or [`NON_PREEMPTIBLE`].
 pub const PREEMPTIBILITY: &str = "kai.scheduler/preemptibility";
 /// Value of [`PREEMPTIBILITY`]: other workloads may evict it.
 pub const PREEMPTIBLE: &str = "preemptible";
+/// Value of [`PREEMPTIBILITY`]: other workloads may evict the pods beyond its minimum.
+pub const SEMI_PREEMPTIBLE: &str = "semi-preemptible";
 /// Value of [`PREEMPTIBILITY`]: no workload may evict it.
 pub const NON_PREEMPTIBLE: &str = "non-preemptible";
 /// Annotation on pods and owners: how long the workload waits before it may evict others.

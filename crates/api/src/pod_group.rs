@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kai_engine::model::{GangKey, GangSpec, Millis, SubGroupSpec, TopologyConstraint};
+use kai_engine::model::{self, GangKey, GangSpec, Millis, SubGroupSpec, TopologyConstraint};
 use kai_engine::steps;
 use serde::Deserialize;
 
@@ -10,7 +10,7 @@ use crate::crd::{PodCounts, PodGroupSpec, Preemptibility, ResourcesStatus, Sched
 use crate::duration::parse_duration;
 use crate::error::FieldError;
 use crate::metadata::Metadata;
-use crate::priority_class::{PriorityClasses, preemptible_by_priority};
+use crate::priority_class::{PriorityClasses, preemptibility_by_priority};
 use crate::resources::RawResources;
 use crate::text::{Text, null_as_default};
 use crate::time::parse_time;
@@ -121,9 +121,9 @@ impl PodGroup {
     }
 
     /// The priority and the preemptibility.
-    pub fn rank(&self, classes: &PriorityClasses) -> (i32, bool) {
+    pub fn rank(&self, classes: &PriorityClasses) -> (i32, model::Preemptibility) {
         let priority = classes.priority(self.priority_class());
-        (priority, self.preemptible_at(priority))
+        (priority, self.preemptibility_at(priority))
     }
 
     /// The priority class in the spec.
@@ -131,13 +131,14 @@ impl PodGroup {
         self.spec.priority_class_name.as_deref().filter(|name| !name.is_empty())
     }
 
-    /// Whether the pod group is preemptible, if it has this priority.
-    pub fn preemptible_at(&self, priority: i32) -> bool {
-        match self.spec.preemptibility.as_deref() {
-            Some(keys::PREEMPTIBLE) => true,
-            Some(keys::NON_PREEMPTIBLE) => false,
-            _ => preemptible_by_priority(priority),
-        }
+    /// The preemptibility of the pod group, if it has this priority.
+    pub fn preemptibility_at(&self, priority: i32) -> model::Preemptibility {
+        self.preemptibility_in_spec()
+            .map_or_else(|| preemptibility_by_priority(priority), Into::into)
+    }
+
+    fn preemptibility_in_spec(&self) -> Option<Preemptibility> {
+        Preemptibility::parse(self.spec.preemptibility.as_deref()?)
     }
 
     /// The node pool of the pod group, as in conditions.
@@ -158,11 +159,7 @@ impl PodGroup {
             min_sub_group: self.spec.min_sub_group,
             queue: text(&self.spec.queue),
             priority_class_name: text(&self.spec.priority_class_name),
-            preemptibility: match self.spec.preemptibility.as_deref() {
-                Some(keys::PREEMPTIBLE) => Some(Preemptibility::Preemptible),
-                Some(keys::NON_PREEMPTIBLE) => Some(Preemptibility::NonPreemptible),
-                _ => None,
-            },
+            preemptibility: self.preemptibility_in_spec(),
             topology_constraint: self.spec.topology_constraint.as_ref().map(constraint),
             sub_groups: self
                 .spec
@@ -228,15 +225,15 @@ impl PodGroup {
             namespace: self.metadata.namespace().to_owned(),
             name: self.metadata.required_name()?.to_owned(),
         };
-        let (priority, preemptible) = self.rank(classes);
+        let (priority, preemptibility) = self.rank(classes);
         let mut ignore = |error| report(error, IGNORED);
         let is_ignored = |class: &&str| !classes.contains(class) && self.priority_claim().system_class().is_none();
         if let Some(class) = self.priority_class().filter(is_ignored) {
             let error = Error::NoPriorityClass(class.to_owned());
             ignore(FieldError::new("spec.priorityClassName", error));
         }
-        let preemptibility = self.spec.preemptibility.as_deref().filter(|text| !text.is_empty());
-        if let Some(error) = preemptibility.and_then(wrong_preemptibility) {
+        let written = self.spec.preemptibility.as_deref().filter(|text| !text.is_empty());
+        if let Some(error) = written.and_then(wrong_preemptibility) {
             ignore(FieldError::new("spec.preemptibility", error));
         }
         let mut annotated = |annotation: &str| {
@@ -269,7 +266,7 @@ impl PodGroup {
             created: self.metadata.created(now)?,
             queue: self.queue().to_owned(),
             priority,
-            preemptible,
+            preemptibility,
             min_member: count(self.spec.min_member.unwrap_or(MIN_MEMBER_DEFAULT), "spec.minMember")?,
             min_sub_group: self
                 .spec
@@ -407,15 +404,25 @@ mod tests {
     fn priority_decides_preemptibility_unless_stated() {
         let of = |spec: &str| {
             let gang = group(&format!(r#""spec":{spec}"#)).unwrap().value;
-            (gang.priority, gang.preemptible)
+            (gang.priority, gang.preemptibility)
         };
-        assert_eq!(of(r#"{}"#), (50, true));
-        assert_eq!(of(r#"{"priorityClassName":"build"}"#), (100, false));
+        let (preemptible, non_preemptible) = (
+            model::Preemptibility::Preemptible,
+            model::Preemptibility::NonPreemptible,
+        );
+        assert_eq!(of(r#"{}"#), (50, preemptible));
+        assert_eq!(of(r#"{"priorityClassName":"build"}"#), (100, non_preemptible));
         assert_eq!(
             of(r#"{"priorityClassName":"build","preemptibility":"preemptible"}"#),
-            (100, true)
+            (100, preemptible)
         );
-        assert_eq!(of(r#"{"preemptibility":"non-preemptible"}"#), (50, false));
+        assert_eq!(of(r#"{"preemptibility":"non-preemptible"}"#), (50, non_preemptible));
+        for spec in [
+            r#"{"preemptibility":"semi-preemptible"}"#,
+            r#"{"priorityClassName":"build","preemptibility":"semi-preemptible"}"#,
+        ] {
+            assert_eq!(of(spec).1, model::Preemptibility::SemiPreemptible);
+        }
     }
 
     #[test]
@@ -460,7 +467,7 @@ mod tests {
             ),
             (
                 r#"{"preemptibility":"maybe"}"#,
-                "spec.preemptibility: \"maybe\" is unknown; known are preemptible and non-preemptible",
+                "spec.preemptibility: \"maybe\" is unknown; known are preemptible, semi-preemptible and non-preemptible",
             ),
             (
                 r#"{"preemptionDelay":"soon"}"#,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use kai_engine::model::Preemptibility;
 use serde::Deserialize;
 
 use crate::keys;
@@ -114,8 +115,12 @@ impl PriorityClasses {
 }
 
 /// The default preemptibility of a gang with this priority.
-pub(crate) fn preemptible_by_priority(priority: i32) -> bool {
-    priority < NON_PREEMPTIBLE_FROM
+pub(crate) fn preemptibility_by_priority(priority: i32) -> Preemptibility {
+    if priority < NON_PREEMPTIBLE_FROM {
+        Preemptibility::Preemptible
+    } else {
+        Preemptibility::NonPreemptible
+    }
 }
 
 #[cfg(test)]

@@ -120,7 +120,7 @@ impl PodGroup {
     ) {
         if let Some(refusal) = self.priority_claim().refusal(classes, queue) {
             gang.priority = granted(&refusal, classes);
-            gang.preemptible = self.preemptible_at(gang.priority);
+            gang.preemptibility = self.preemptibility_at(gang.priority);
             gang.refused = Some(Refusal::PriorityForbidden {
                 gang: gang.key.clone(),
                 refusal,

@@ -1,6 +1,7 @@
 //! Checks the scheduling labels and annotations of pods and their owners, and the priority class of pods, for values without effect. Such a value is ignored, as in KAI; the
 //! webhook, an event of the pod grouper or a warning of `kai simulate` reports it.
 
+use crate::crd::Preemptibility;
 use crate::duration::parse_duration;
 use crate::error::FieldError;
 use crate::pod::Pod;
@@ -87,13 +88,10 @@ impl Pod {
 
 /// The error of an unknown preemptibility.
 pub(crate) fn wrong_preemptibility(text: &str) -> Option<Error> {
-    match text {
-        keys::PREEMPTIBLE | keys::NON_PREEMPTIBLE => None,
-        other => Some(Error::Unknown {
-            text: other.to_owned(),
-            known: "preemptible and non-preemptible",
-        }),
-    }
+    Preemptibility::parse(text).is_none().then(|| Error::Unknown {
+        text: text.to_owned(),
+        known: "preemptible, semi-preemptible and non-preemptible",
+    })
 }
 
 /// The error of an invalid or negative duration.
@@ -141,8 +139,8 @@ mod tests {
             (
                 r#"{"kai.scheduler/preemptibility":"maybe"}"#,
                 "{}",
-                "Pod a/p: metadata.labels.kai.scheduler/preemptibility: \"maybe\" is unknown; known are preemptible and \
-                 non-preemptible (the value is ignored)",
+                "Pod a/p: metadata.labels.kai.scheduler/preemptibility: \"maybe\" is unknown; known are preemptible, \
+                 semi-preemptible and non-preemptible (the value is ignored)",
             ),
             (
                 r#"{"kai.scheduler/task-priority":"first"}"#,

@@ -136,6 +136,8 @@ impl Cluster {
         cycle.run_all();
         cycle.reconcile_decisions();
         let (report, explanations) = (cycle.report, cycle.explanations);
+        // The views read the queues.
+        self.ledger.settle_cores();
         self.explanations = explanations;
         self.ledger.stop_journal();
         self.assume_deleted(&report, now);
@@ -254,6 +256,7 @@ impl Cluster {
         self.rank_gangs();
         self.rank_gangs_by_gpus(config);
         self.mark_stuck_pods(now, config);
+        self.ledger.settle_cores();
         self.total = self.divisible_resources();
         self.count_pending();
         for queue in &mut self.ledger.queues {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use crate as kai_engine;
 use crate::Cluster;
+use crate::gangs::Evictable;
 use crate::ids::{GangId, NodeId, PodId};
 use crate::intern::new_gpu_group_id;
 use crate::ledger::Ledger;
@@ -113,15 +114,23 @@ fn make(ledger: &mut Ledger, change: Change) {
     }
 }
 
-/// Everything that a change can affect, as text.
+/// Everything that a change can affect, as text. The charges of cores are compared as settled ones.
 fn numbers(ledger: &Ledger) -> String {
+    let mut ledger = ledger.clone();
+    ledger.settle_cores();
+    let mut from_scratch = ledger.clone();
+    for at in 0..ledger.gangs.len() {
+        from_scratch.withdraw_core(GangId::new(at));
+    }
+    from_scratch.settle_cores();
+    assert_eq!(format!("{:?}", from_scratch.queues), format!("{:?}", ledger.queues));
     let Ledger {
         nodes,
         pods,
         gangs,
         queues,
         ..
-    } = ledger;
+    } = &ledger;
     // A rollback does not restore the dirty flag.
     let clean = |gang: &Gang| Gang {
         dirty: false,
@@ -186,10 +195,54 @@ proptest! {
         let first = ledger.checkpoint();
         before.into_iter().for_each(|change| make(ledger, change));
         let (middle, second) = (numbers(ledger), ledger.checkpoint());
-        after.into_iter().for_each(|change| make(ledger, change));
+        for (at, change) in after.into_iter().enumerate() {
+            make(ledger, change);
+            if at % 3 == 0 {
+                ledger.settle_cores();
+            }
+        }
         ledger.rollback(second);
         prop_assert_eq!(numbers(ledger), middle);
         ledger.rollback(first);
         prop_assert_eq!(numbers(ledger), start);
+    }
+
+    #[test]
+    fn the_core_is_what_no_unit_evicts(scene in scenes(), changes in vec(changes(), 0..20)) {
+        let mut world = World::new(&scene);
+        for step in &scene.steps {
+            world.step(step, &mut |_, _| {});
+        }
+        world.cluster.revert_pipelined();
+        let ledger = &mut world.cluster.ledger;
+        prop_assume!(!ledger.pods.is_empty());
+        ledger.start_journal();
+        changes.into_iter().for_each(|change| make(ledger, change));
+        let semi_preemptible = |at: &GangId| ledger.gang(*at).is_semi_preemptible();
+        let gangs: Vec<GangId> = (0..ledger.gangs.len()).map(GangId::new).filter(semi_preemptible).collect();
+        for gang in gangs {
+            let mut core = ledger.core_of(gang);
+            core.sort_unstable();
+            let pods: Vec<PodId> = ledger.gang(gang).pod_sets.iter().flat_map(|set| &set.pods).copied().collect();
+            let has_place = |ledger: &Ledger, pod: &PodId| ledger.pod(*pod).placement.status.is_active_allocated();
+            let mut taken = Vec::new();
+            while Evictable::new(ledger, gang, &taken).has_unit() {
+                let unit = Evictable::new(ledger, gang, &taken).unit();
+                prop_assert!(!unit.is_empty(), "{:?}", ledger.gang(gang));
+                taken.extend(unit);
+            }
+            prop_assert_eq!(Evictable::new(ledger, gang, &taken).unit(), Vec::new());
+            let mut left: Vec<PodId> = pods.iter().copied().filter(|pod| has_place(ledger, pod)).collect();
+            left.retain(|pod| !taken.contains(pod));
+            left.sort_unstable();
+            prop_assert_eq!(&left, &core, "{:?}", ledger.gang(gang));
+            // Without any of the other pods it is the same.
+            for pod in taken {
+                ledger.evict(pod);
+                let mut now = ledger.core_of(gang);
+                now.sort_unstable();
+                prop_assert_eq!(&now, &core, "{:?}", ledger.gang(gang));
+            }
+        }
     }
 }

@@ -50,7 +50,7 @@
 //!     created: Millis(0),
 //!     queue: "research".to_owned(),
 //!     priority: 50,
-//!     preemptible: true,
+//!     preemptibility: Preemptibility::Preemptible,
 //!     min_member: 2,
 //!     min_sub_group: None,
 //!     topology: None,
@@ -136,3 +136,4 @@ mod views;
 mod work;
 
 pub use cluster::Cluster;
+pub use gangs::core_of;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::model::{
     Action, ComputeMode, GangKey, GpuFraction, Gpus, Labels, MemoryKind, MigStrategy, Millis, PerResource, PodKind,
-    QueueResources, Quota,
+    Preemptibility, QueueResources, Quota,
 };
 use crate::reasons::{EvictionReason, Reason};
 
@@ -309,8 +309,8 @@ pub struct GangView<'a> {
     pub queue: &'a str,
     /// Its priority.
     pub priority: i32,
-    /// Whether its pods may be evicted for other gangs.
-    pub preemptible: bool,
+    /// Which of its pods may be evicted for other gangs.
+    pub preemptibility: Preemptibility,
     /// Creation time.
     pub created: Millis,
     /// How many pods must run together.
@@ -408,7 +408,7 @@ pub struct QueueView<'a> {
     pub fair_share: QueueResources,
     /// What its pods hold.
     pub allocated: QueueResources,
-    /// The part of it held by non-preemptible gangs.
+    /// The part of it held by non-preemptible gangs and by the cores of semi-preemptible ones.
     pub allocated_non_preemptible: QueueResources,
     /// Historic usage as a part of the cluster, in billionths; 0 if not known.
     pub usage_billionths: PerResource<i64>,

@@ -184,6 +184,7 @@ impl Cluster {
                 };
                 match bound.kind {
                     BoundKind::Limit => Reason::OverLimit(of),
+                    BoundKind::Quota if self.ledger.gang(gang).is_semi_preemptible() => Reason::CoreOverQuota(of),
                     BoundKind::Quota => Reason::OverQuota(of),
                 }
             }
@@ -322,6 +323,7 @@ impl Cluster {
     /// Connected queues, parents before children.
     pub fn queues(&self) -> Vec<QueueView<'_>> {
         let mut views = Vec::new();
+        let unsettled = self.ledger.unsettled_charges();
         let mut stack: Vec<QueueId> = self.roots.iter().rev().copied().collect();
         while let Some(id) = stack.pop() {
             let queue = self.ledger.queue(id);
@@ -334,7 +336,8 @@ impl Cluster {
                 quota: queue.quota,
                 fair_share: queue.fair_share,
                 allocated: queue.allocated,
-                allocated_non_preemptible: queue.allocated_non_preemptible,
+                allocated_non_preemptible: queue.allocated_non_preemptible
+                    + unsettled.get(&id).copied().unwrap_or_default(),
                 usage_billionths: queue.usage_billionths,
                 requested: queue.requested,
             });

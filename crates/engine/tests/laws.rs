@@ -10,13 +10,13 @@ mod world;
 use std::collections::{BTreeMap, BTreeSet};
 
 use kai_engine::Cluster;
-use kai_engine::model::{Action, Event, GangKey, GangSpec, NodeSpec, PodKind, PodSpec};
+use kai_engine::model::{Action, Event, GangKey, GangSpec, NodeSpec, PodKind, PodSpec, Preemptibility};
 use kai_engine::reasons::{EvictionReason, Resource};
 use kai_engine::report::{Decision, PodView, Report, Status};
 use proptest::prelude::*;
 use world::account::{
-    PlacedPod, PlacedPods, PodState, QueueBoundKind, after_decisions, gang_of, is_whole, mixed_group, node_loads,
-    offers, overloaded, queue_loads, queue_path,
+    Loads, PlacedPod, PlacedPods, PodState, QueueBoundKind, after_decisions, core_of, gang_of, is_whole, mixed_group,
+    node_loads, offers, overloaded, queue_loads, queue_path,
 };
 use world::plan::{Class, Pace, Scene, Step, scenes, scenes_of};
 use world::{World, cases};
@@ -101,6 +101,42 @@ proptest! {
             for bound in [QueueBoundKind::Limit, QueueBoundKind::Quota] {
                 let load = |placed: &PlacedPods| queue_loads(world, &only(placed, charged), bound);
                 assert_eq!(overloaded(&load(&before), &load(&after)), None, "{bound:?}: {report:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn queues_are_charged_for_their_pods(scene in scenes()) {
+        watch(&scene, |world, report| {
+            let after = after_decisions(world, &world.placed_pods(), report);
+            assert_charges(world, &after);
+        });
+        // Between two cycles as well, after each event.
+        let mut world = World::new(&scene);
+        for step in &scene.steps {
+            world.step(step, &mut |_, _| {});
+            if !matches!(step, Step::Cycle(Pace::Silent)) {
+                let mut applied = world.clone();
+                let pod = world.pods.values().next().cloned();
+                pod.into_iter().for_each(|pod| applied.apply(Event::Pod(pod)));
+                assert_charges(&applied, &applied.placed_pods());
+            }
+        }
+    }
+
+    #[test]
+    fn no_gang_evicts_the_core_of_a_semi_preemptible_gang(scene in scenes()) {
+        watch(&scene, |world, report| {
+            let after = after_decisions(world, &world.placed_pods(), report);
+            for gang in world.gangs.values().filter(|gang| gang.preemptibility == Preemptibility::SemiPreemptible) {
+                let stayed = with_evicted_back(&after, report, gang);
+                let holds = |state| matches!(state, PodState::Active | PodState::Pipelined);
+                let core = core_of(world, gang, &only(&stayed, holds));
+                for decision in &report.decisions {
+                    if let Decision::Evict { pod, reason: EvictionReason::For { .. } } = decision {
+                        assert!(!core.contains(&**pod), "{decision:?} is of the core {core:?}: {report:#?}");
+                    }
+                }
             }
         });
     }
@@ -349,6 +385,29 @@ proptest! {
     #[test]
     fn clusters_of_rigid_gangs_settle(scene in scenes_of(Class::Rigid, 0..6)) {
         prop_assert_eq!(becomes_quiescent(&scene), Ok(()));
+    }
+}
+
+/// Compares what the engine charges queues with a sum over the pods.
+fn assert_charges(world: &World, placed: &PlacedPods) {
+    let charged = |state| matches!(state, PodState::Active | PodState::Pipelined);
+    let load = |bound| queue_loads(world, &only(placed, charged), bound);
+    let (all, non_preemptible) = (load(QueueBoundKind::Limit), load(QueueBoundKind::Quota));
+    for view in world.cluster.queues() {
+        for resource in Resource::ALL {
+            let of = |loads: &Loads| {
+                let load = loads.get(&format!("{} {}", view.name, resource.name()));
+                load.map_or(0, |(load, _)| *load)
+            };
+            let charges = (view.allocated[resource], view.allocated_non_preemptible[resource]);
+            assert_eq!(
+                charges,
+                (of(&all), of(&non_preemptible)),
+                "{} of {}",
+                resource.name(),
+                view.name
+            );
+        }
     }
 }
 

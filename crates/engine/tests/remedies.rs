@@ -8,7 +8,7 @@ mod world;
 use std::cell::Cell;
 
 use kai_engine::Cluster;
-use kai_engine::model::{Event, GangKey, Millis, NodeSpec, PodPhase, PodSpec};
+use kai_engine::model::{Event, GangKey, Millis, NodeSpec, PodPhase, PodSpec, Preemptibility};
 use kai_engine::reasons::Resource;
 use kai_engine::remedies::{Constraint, ExplainBudget, Explanation, RaisedBound, Step, Wait};
 use kai_engine::report::Status;
@@ -91,8 +91,8 @@ fn carry_out(world: &mut World, gang: &GangKey, waiting: &[String], step: &Step)
             world.apply(Event::Queue(spec));
         }
         Step::MakePreemptible => change_gang(world, gang, |spec| {
-            assert!(!spec.preemptible);
-            spec.preemptible = true;
+            assert!(spec.preemptibility != Preemptibility::Preemptible);
+            spec.preemptibility = Preemptibility::Preemptible;
         }),
         Step::LowerMinimum {
             sub_group: None, to, ..

@@ -192,6 +192,7 @@ fn audience(reason: &Reason) -> Audience {
         | Reason::GangNotReady { .. }
         | Reason::OverLimit(_)
         | Reason::OverQuota(_)
+        | Reason::CoreOverQuota(_)
         | Reason::NoNode(_)
         | Reason::GangShort { .. }
         | Reason::NoDomain { .. }

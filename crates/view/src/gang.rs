@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use kai_engine::Cluster;
-use kai_engine::model::GangKey;
+use kai_engine::model::{self, GangKey};
 use kai_mirror::{ClusterMirror, pod_group_key};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 use crate::interner::Interner;
 use crate::pod::{Pod, ReasonSource};
-use crate::{Text, Time};
+use crate::{Preemptibility, Text, Time};
 
 /// A gang: the pods of a pod group. The counts are of pods that have not ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,8 +28,11 @@ pub struct Gang {
     pub queue: Text,
     /// Priority.
     pub priority: i32,
-    /// Whether its pods may be evicted for other gangs.
+    /// Whether pods of it may be evicted for other gangs.
     pub preemptible: bool,
+    /// Which of its pods may be; `None` = the scheduler is older than the field.
+    #[serde(default)]
+    pub preemptibility: Option<Preemptibility>,
     /// How many pods must run together.
     pub min: u32,
     /// All pods.
@@ -67,6 +70,14 @@ impl Gang {
     pub fn workload(&self) -> String {
         format!("{} {}", self.workload_kind, self.workload_name)
     }
+
+    /// Which of its pods may be evicted for other gangs.
+    pub fn preemptibility(&self) -> Preemptibility {
+        self.preemptibility.unwrap_or(match self.preemptible {
+            true => Preemptibility::Preemptible,
+            false => Preemptibility::NonPreemptible,
+        })
+    }
 }
 
 /// The first waiting pod of each gang with a reason, and the creation time of the oldest one.
@@ -103,7 +114,8 @@ pub(crate) fn gangs(engine: &Cluster, mirror: &ClusterMirror, pods: &[Pod], text
             workload_name: texts.text(&workload_name),
             queue: texts.text(view.queue),
             priority: view.priority,
-            preemptible: view.preemptible,
+            preemptible: view.preemptibility != model::Preemptibility::NonPreemptible,
+            preemptibility: Some(view.preemptibility.into()),
             min: view.required,
             pods: view.pods,
             running: view.running,

@@ -34,6 +34,7 @@ pub use decision::{Beneficiary, Decision, DecisionKind};
 pub use enforcement::{NodeEnforcement, PodLimit};
 pub use foreign_names::OTHER_WORK;
 pub use gang::Gang;
+pub use kai_api::crd::Preemptibility;
 pub use kai_api::{EnforcementTier, Text, TextMap};
 pub use kai_mirror::ExplanationView;
 pub use knowledge::{Knowledge, List, MissingList};

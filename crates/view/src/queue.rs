@@ -65,11 +65,11 @@ pub struct Amounts<T> {
     pub used: Option<T>,
     /// What its pods held and requested at the start of the cycle.
     pub requested: Option<T>,
-    /// The part of `used` held by non-preemptible gangs.
+    /// The part of `used` held by non-preemptible gangs and by the cores of semi-preemptible ones.
     pub non_preemptible: Option<T>,
     /// The part of `used` above the quota.
     pub borrowed: Option<T>,
-    /// The part of `borrowed` that queues below their quota can reclaim: what preemptible gangs hold.
+    /// The part of `borrowed` that queues below their quota can reclaim: what pods that may be evicted hold.
     pub reclaimable: Option<T>,
 }
 

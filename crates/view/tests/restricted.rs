@@ -78,6 +78,7 @@ fn view(all: &[Work]) -> ClusterView {
             queue: "q".into(),
             priority: 50,
             preemptible: true,
+            preemptibility: None,
             min: 1,
             pods: 1,
             running: 0,

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ResourceList, schema};
-use crate::SUB_GROUPS_MAX;
+use crate::{SUB_GROUPS_MAX, keys};
 
 /// The scheduling requirements of a pod group.
 #[derive(Clone, Debug, Default, PartialEq, CustomResource, Deserialize, Serialize, JsonSchema)]
@@ -47,7 +47,7 @@ pub struct PodGroupSpec {
     /// Name of the PriorityClass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority_class_name: Option<String>,
-    /// Whether other workloads may preempt the pod group; if unset, it is preemptible with a priority below 100.
+    /// Which pods of the pod group other workloads may preempt; if unset, all of them with a priority below 100, else none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preemptibility: Option<Preemptibility>,
     /// The topology constraint of all pods.
@@ -71,14 +71,57 @@ pub struct PodGroupSpec {
     pub staleness_grace_period: Option<String>,
 }
 
-/// Whether other workloads may preempt a workload.
+/// Which pods of a workload other workloads may preempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Preemptibility {
     /// Other workloads may preempt it.
     Preemptible,
+    /// Other workloads may preempt the pods and subgroups beyond its minimum; the minimum must be within the queue's quota.
+    SemiPreemptible,
     /// No workload may preempt it.
     NonPreemptible,
+}
+
+impl Preemptibility {
+    /// The value of this name.
+    pub fn parse(name: &str) -> Option<Preemptibility> {
+        match name {
+            keys::PREEMPTIBLE => Some(Preemptibility::Preemptible),
+            keys::SEMI_PREEMPTIBLE => Some(Preemptibility::SemiPreemptible),
+            keys::NON_PREEMPTIBLE => Some(Preemptibility::NonPreemptible),
+            _ => None,
+        }
+    }
+
+    /// The name in labels and specs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Preemptibility::Preemptible => keys::PREEMPTIBLE,
+            Preemptibility::SemiPreemptible => keys::SEMI_PREEMPTIBLE,
+            Preemptibility::NonPreemptible => keys::NON_PREEMPTIBLE,
+        }
+    }
+}
+
+impl From<Preemptibility> for kai_engine::model::Preemptibility {
+    fn from(preemptibility: Preemptibility) -> kai_engine::model::Preemptibility {
+        match preemptibility {
+            Preemptibility::Preemptible => kai_engine::model::Preemptibility::Preemptible,
+            Preemptibility::SemiPreemptible => kai_engine::model::Preemptibility::SemiPreemptible,
+            Preemptibility::NonPreemptible => kai_engine::model::Preemptibility::NonPreemptible,
+        }
+    }
+}
+
+impl From<kai_engine::model::Preemptibility> for Preemptibility {
+    fn from(preemptibility: kai_engine::model::Preemptibility) -> Preemptibility {
+        match preemptibility {
+            kai_engine::model::Preemptibility::Preemptible => Preemptibility::Preemptible,
+            kai_engine::model::Preemptibility::SemiPreemptible => Preemptibility::SemiPreemptible,
+            kai_engine::model::Preemptibility::NonPreemptible => Preemptibility::NonPreemptible,
+        }
+    }
 }
 
 /// A topology constraint: pods must or should be in one domain.
@@ -333,7 +376,7 @@ pub struct ResourcesStatus {
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     #[schemars(schema_with = "schema::resource_list")]
     pub allocated: ResourceList,
-    /// The allocated resources if the pod group is non-preemptible.
+    /// The allocated resources that are non-preemptible: all of a non-preemptible pod group, the minimum of a semi-preemptible one.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     #[schemars(schema_with = "schema::resource_list")]
     pub allocated_non_preemptible: ResourceList,

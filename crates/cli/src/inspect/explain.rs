@@ -259,12 +259,10 @@ fn add_gang(facts: &mut Facts, view: &ClusterView, gang: &Gang, remedies: Option
             None => facts.add("position", position(gang)),
         }
     }
-    let preemptible = if gang.preemptible {
-        "preemptible"
-    } else {
-        "non-preemptible"
-    };
-    facts.add("priority", format!("{}, {preemptible}", gang.priority));
+    facts.add(
+        "priority",
+        format!("{}, {}", gang.priority, gang.preemptibility().name()),
+    );
     facts.add("queue", gang.queue.as_str());
     for (name, time) in [
         ("last start", gang.last_start),

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use kai_view::{ClusterView, Gang};
+use kai_view::{ClusterView, Gang, Preemptibility};
 use serde_json::json;
 
 use super::{Format, Origin, Scope, block_on, lines_or, load, words};
@@ -72,7 +72,12 @@ fn lines(view: &ClusterView, gangs: &[&Gang], wide: bool, screen: Screen) -> Vec
         if wide {
             row.extend([
                 gang.priority.to_string().into(),
-                if gang.preemptible { "yes" } else { "no" }.into(),
+                match gang.preemptibility() {
+                    Preemptibility::Preemptible => "yes",
+                    Preemptibility::SemiPreemptible => "partly",
+                    Preemptibility::NonPreemptible => "no",
+                }
+                .into(),
                 gang.pod_group.as_str().into(),
             ]);
         }

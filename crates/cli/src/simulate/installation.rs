@@ -273,6 +273,7 @@ fn merge(into: &mut Value, change: Value) {
 #[cfg(test)]
 mod tests {
     use kai_api::PriorityClasses;
+    use kai_engine::model::Preemptibility;
     use kai_simulate::run::Options;
     use kai_simulate::scenario::{Scenario, load_manifests};
 
@@ -308,7 +309,7 @@ mod tests {
         assert_eq!(told(&scenario), Vec::<String>::new());
         assert_eq!(gangs(&scenario), [("default-queue", 1, 1)]);
         let rank = scenario.objects.pod_groups[0].rank(&PriorityClasses::installed());
-        assert_eq!(rank, (50, true));
+        assert_eq!(rank, (50, Preemptibility::Preemptible));
         assert_eq!(scenario.objects.queues.len(), 2);
     }
 
@@ -345,6 +346,19 @@ mod tests {
         let classes = PriorityClasses::installed();
         let groups = scenario.objects.pod_groups.iter();
         assert_eq!(groups.filter(|group| group.rank(&classes).0 == 125).count(), 1);
+    }
+
+    #[test]
+    fn a_deployment_may_be_semi_preemptible() {
+        let scenario = load(
+            "kind: Deployment\nmetadata: { name: web, annotations: { kai.scheduler/batch-min-member: '2' } }\n\
+             spec: { replicas: 4, template: { metadata: { labels: { kai.scheduler/preemptibility: semi-preemptible } },\n\
+             \x20 spec: { schedulerName: kai-scheduler, containers: [{ name: main }] } } }\n",
+        );
+        assert_eq!(told(&scenario), Vec::<String>::new());
+        assert_eq!(gangs(&scenario), [("default-queue", 2, 4)]);
+        let rank = scenario.objects.pod_groups[0].rank(&PriorityClasses::installed());
+        assert_eq!(rank, (125, Preemptibility::SemiPreemptible));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::args::Settings;
 use super::queue_lister::QueueLister;
 use super::review::{FieldError, Operation, Request, Verdict};
-use super::{ignored_values, priority_class, protected_keys, queue, unstructured};
+use super::{core_of_pod_group, ignored_values, priority_class, protected_keys, queue, unstructured};
 
 /// Reviews a pod group.
 pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn QueueLister) -> Verdict {
@@ -27,6 +27,7 @@ pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn Queu
     };
     errors.extend(validate_queue(request, queues));
     errors.extend(priority_class::validate_pod_group(request, queues));
+    errors.extend(core_of_pod_group::validate(request));
     let mut warnings = ignored_values::pod_group(&request.object, &queues.priority_classes());
     let size = match check_size(request) {
         SizeCheck::WithinBound => None,

@@ -7,7 +7,6 @@ use kai_api::crd::{PodGroupSpec, Preemptibility};
 use kai_api::keys;
 
 use super::desired_pod_group::{DesiredPodGroup, OwnerRef, topology_constraint};
-use super::kind_defaults::parse_preemptibility;
 use super::workload::{Owner, Workload};
 
 /// Annotations that a pod group does not inherit: the scheduler writes them on the pod group, or `kubectl apply` needs them.
@@ -105,7 +104,7 @@ fn preemptibility(workload: &Workload<'_>, owners: &[Owner]) -> Option<Preemptib
         let mut all = owners.iter();
         all.find_map(|owner| defaults.preemptibility(&owner.kind, owner.group()))
     };
-    candidates.into_iter().find_map(parse_preemptibility).or_else(by_kind)
+    candidates.into_iter().find_map(Preemptibility::parse).or_else(by_kind)
 }
 
 /// The first valid duration, as it was written.

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use kai_api::crd::Preemptibility;
-use kai_api::keys;
 use serde::Deserialize;
 
 /// The key of the ConfigMap's data.
@@ -46,20 +45,11 @@ impl KindDefaults {
 
     /// The preemptibility of a kind.
     pub fn preemptibility(&self, kind: &str, group: &str) -> Option<Preemptibility> {
-        parse_preemptibility(&self.entry(kind, group)?.preemptibility.to_lowercase())
+        Preemptibility::parse(&self.entry(kind, group)?.preemptibility.to_lowercase())
     }
 
     fn entry(&self, kind: &str, group: &str) -> Option<&KindDefault> {
         self.by_kind.get(&name(kind, group)).or_else(|| self.by_kind.get(kind))
-    }
-}
-
-/// Parses the value of the preemptibility label.
-pub(super) fn parse_preemptibility(text: &str) -> Option<Preemptibility> {
-    match text {
-        keys::PREEMPTIBLE => Some(Preemptibility::Preemptible),
-        keys::NON_PREEMPTIBLE => Some(Preemptibility::NonPreemptible),
-        _ => None,
     }
 }
 
@@ -77,12 +67,17 @@ mod tests {
     #[test]
     fn the_group_s_entry_comes_before_the_kind_s() {
         let text = r#"[{"typeName":"Job","priorityName":"low"},
+                       {"typeName":"Deployment","group":"apps","preemptibility":"Semi-Preemptible"},
                        {"typeName":"Job","group":"batch","priorityName":"high","preemptibility":"Non-Preemptible"}]"#;
         let defaults = KindDefaults::parse(text).unwrap();
         assert_eq!(defaults.priority_class("Job", "batch"), Some("high"));
         assert_eq!(
             defaults.preemptibility("Job", "batch"),
             Some(Preemptibility::NonPreemptible)
+        );
+        assert_eq!(
+            defaults.preemptibility("Deployment", "apps"),
+            Some(Preemptibility::SemiPreemptible)
         );
         assert_eq!(defaults.priority_class("Job", "other"), Some("low"));
         assert_eq!(defaults.priority_class("Pod", ""), None);

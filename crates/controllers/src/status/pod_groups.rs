@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kai_api::crd::{PodCounts, ResourcesStatus};
-use kai_api::{Backoff, Node, ObjectKey, Pod, PodGroup, PriorityClasses, keys};
+use kai_api::{Backoff, Node, ObjectKey, Pod, PodGroup, PodIdentity, PriorityClasses, keys};
 use kai_cluster::{Client, Context, Informers, Part, Patch, Target, WorkQueue, WorkResult};
-use kai_engine::model::GpuRequest;
+use kai_engine::core_of;
+use kai_engine::model::{GpuRequest, Millis, PodPhase, PodSpec, Preemptibility};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::Notify;
@@ -188,14 +189,14 @@ impl Controller {
             .iter()
             .filter_map(|key| self.informers.pods().get(key))
             .collect();
-        let (_, preemptible) = group.rank(&classes(&self.informers));
+        let is_non_preemptible = non_preemptible_pods(&group, &classes(&self.informers), &pods);
         let gpu_memory_mib = |node: &str| {
             self.informers
                 .nodes()
                 .get(&ObjectKey::new("", node))
                 .and_then(|node| gpu_memory_mib(&node))
         };
-        let status = resources_status(&pods, gpu_memory_mib, preemptible);
+        let status = resources_status(&pods, gpu_memory_mib, &is_non_preemptible);
         let counts = pod_counts(&pods);
         let Some(change) = change(&group, &status, &counts) else {
             self.reconciles.count("unchanged");
@@ -259,14 +260,45 @@ fn pod_counts(pods: &[Arc<Pod>]) -> PodCounts {
     PodCounts::of(placed, pods.len() - placed)
 }
 
+/// Which pods are non-preemptible. Of a semi-preemptible pod group it is the core of the pods with a node that do not terminate, by the
+/// scheduler's rule.
+fn non_preemptible_pods(group: &PodGroup, classes: &PriorityClasses, pods: &[Arc<Pod>]) -> Vec<bool> {
+    let all = |is: bool| vec![is; pods.len()];
+    match group.rank(classes).1 {
+        Preemptibility::Preemptible => all(false),
+        Preemptibility::NonPreemptible => all(true),
+        Preemptibility::SemiPreemptible => {
+            let mut is_core = all(false);
+            // The scheduler skips a pod group or pod that it can't read.
+            let Ok(gang) = group.read(classes, Millis(0)) else {
+                return is_core;
+            };
+            let placed = |pod: &Pod| {
+                let has_place = pod.node_name().is_some() && !pod.is_terminating();
+                let is_alive = matches!(pod.phase(), PodPhase::Pending | PodPhase::Running);
+                (has_place && is_alive).then(|| pod.read(&PodIdentity::default(), Millis(0)).ok())?
+            };
+            let placed: Vec<(usize, PodSpec)> = (0..pods.len())
+                .filter_map(|at| Some((at, placed(&pods[at])?.value)))
+                .collect();
+            let specs: Vec<&PodSpec> = placed.iter().map(|(_, spec)| spec).collect();
+            for ((at, _), of_core) in placed.iter().zip(core_of(&gang.value, &specs)) {
+                is_core[*at] = of_core;
+            }
+            is_core
+        }
+    }
+}
+
 /// The resources that pods request and have. Pods that have ended do not count.
 pub(crate) fn resources_status(
     pods: &[Arc<Pod>],
     gpu_memory_mib: impl Fn(&str) -> Option<i64>,
-    preemptible: bool,
+    is_non_preemptible: &[bool],
 ) -> ResourcesStatus {
-    let (mut requested, mut allocated) = (ResourceAmounts::default(), ResourceAmounts::default());
-    for pod in pods {
+    let mut requested = ResourceAmounts::default();
+    let (mut allocated, mut non_preemptible) = (ResourceAmounts::default(), ResourceAmounts::default());
+    for (pod, is_non_preemptible) in pods.iter().zip(is_non_preemptible) {
         let mut own = ResourceAmounts::default();
         for (name, milli) in pod.container_requests_milli() {
             own.add_milli(name, milli);
@@ -275,18 +307,16 @@ pub(crate) fn resources_status(
         let gpus = pod.gpu_usage();
         add_requested_share(&mut requested, &gpus);
         if let Some(node) = pod.node_name() {
+            add_allocated_share(&mut own, &gpus, || gpu_memory_mib(node));
             allocated.add(&own);
-            add_allocated_share(&mut allocated, &gpus, || gpu_memory_mib(node));
+            if *is_non_preemptible {
+                non_preemptible.add(&own);
+            }
         }
     }
-    let allocated = allocated.to_list();
     ResourcesStatus {
-        allocated_non_preemptible: if preemptible {
-            Default::default()
-        } else {
-            allocated.clone()
-        },
-        allocated,
+        allocated_non_preemptible: non_preemptible.to_list(),
+        allocated: allocated.to_list(),
         requested: requested.to_list(),
     }
 }
@@ -348,7 +378,7 @@ mod tests {
     }
 
     fn check(pods: &[Arc<Pod>], preemptible: bool, expect: Value) {
-        let status = resources_status(pods, |_| Some(40_000), preemptible);
+        let status = resources_status(pods, |_| Some(40_000), &vec![!preemptible; pods.len()]);
         assert_eq!(json!(status), expect);
     }
 
@@ -370,6 +400,75 @@ mod tests {
             false,
             json!({ "allocated": allocated, "allocatedNonPreemptible": allocated, "requested": requested }),
         );
+    }
+
+    #[test]
+    fn of_a_semi_preemptible_group_the_minimum_is_non_preemptible() {
+        let group = |spec: Value| -> PodGroup {
+            serde_json::from_value(json!({ "metadata": { "name": "g", "namespace": "a" }, "spec": spec })).unwrap()
+        };
+        let pod = |name: &str, sub_group: &str, rest: Value| -> Arc<Pod> {
+            let mut pod = json!({
+                "metadata": { "name": name, "uid": name, "labels": {} },
+                "spec": { "nodeName": "n" },
+                "status": { "phase": "Running" },
+            });
+            if !sub_group.is_empty() {
+                pod["metadata"]["labels"]["kai.scheduler/subgroup-name"] = json!(sub_group);
+            }
+            json_patch(&mut pod, rest);
+            Arc::new(serde_json::from_value(pod).unwrap())
+        };
+        let check = |spec: Value, pods: &[Arc<Pod>], expect: &[bool]| {
+            let found = non_preemptible_pods(&group(spec.clone()), &PriorityClasses::default(), pods);
+            assert_eq!(found, expect, "{spec}");
+        };
+        let plain = |name: &str, rest: Value| pod(name, "", rest);
+        let pods = [
+            plain(
+                "a",
+                json!({ "metadata": { "deletionTimestamp": "2026-01-31T12:00:00Z" } }),
+            ),
+            plain("b", json!({ "status": { "phase": "Failed" } })),
+            plain("c", json!({ "spec": { "nodeName": null } })),
+            plain("e", json!({})),
+            plain("d", json!({})),
+            plain("f", json!({})),
+            plain(
+                "leader",
+                json!({ "metadata": { "labels": { "kai.scheduler/task-priority": "5" } } }),
+            ),
+        ];
+        let semi = |min: u32| json!({ "preemptibility": "semi-preemptible", "minMember": min });
+        check(semi(2), &pods, &[false, false, false, false, true, false, true]);
+        check(semi(0), &pods, &[false; 7]);
+        check(semi(9), &pods, &[false, false, false, true, true, true, true]);
+        check(
+            json!({ "preemptibility": "non-preemptible", "minMember": 2 }),
+            &pods,
+            &[true; 7],
+        );
+        check(json!({ "minMember": 2 }), &pods, &[false; 7]);
+        let replica = |name: &str| json!({ "name": name, "minMember": 1 });
+        let replicas = json!({ "preemptibility": "semi-preemptible", "minSubGroup": 1, "subGroups": [replica("r0"), replica("r1")] });
+        let pods = [
+            pod("a", "r1", json!({})),
+            pod("b", "r0", json!({})),
+            pod("c", "r0", json!({})),
+        ];
+        check(replicas, &pods, &[false, true, false]);
+    }
+
+    /// Merges `patch` into `into`.
+    fn json_patch(into: &mut Value, patch: Value) {
+        match (into, patch) {
+            (Value::Object(into), Value::Object(patch)) => {
+                for (key, value) in patch {
+                    json_patch(into.entry(key).or_insert(Value::Null), value);
+                }
+            }
+            (into, patch) => *into = patch,
+        }
     }
 
     #[test]
@@ -399,7 +498,7 @@ mod tests {
                 "requested": { "cpu": "1" } } },
         }))
         .unwrap();
-        let status = resources_status(&[pod(json!({}), json!({ "cpu": "1" }), Some("n"))], |_| None, true);
+        let status = resources_status(&[pod(json!({}), json!({ "cpu": "1" }), Some("n"))], |_| None, &[false]);
         let expect = json!({ "status": { "resourcesStatus": {
             "allocated": { "nvidia.com/gpu": null }, "allocatedNonPreemptible": null } } });
         assert_eq!(change(&group, &status, &PodCounts::default()), Some(expect));

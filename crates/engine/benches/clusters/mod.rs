@@ -9,8 +9,8 @@ pub(crate) mod hostile_terms;
 use kai_engine::Cluster;
 use kai_engine::model::{
     Action, Config, Constraints, EnforcementTier, Event, FractioningCondition, GangKey, GangSpec, GpuFraction,
-    GpuRequest, Gpus, Labels, MemoryKind, MigStrategy, Millis, NodeSpec, PodKind, PodPhase, PodSpec, QueueSpec, Quota,
-    Requests, ResourceQuota, TaskRank, TopologyConstraint, TopologyLevel, TopologySpec,
+    GpuRequest, Gpus, Labels, MemoryKind, MigStrategy, Millis, NodeSpec, PodKind, PodPhase, PodSpec, Preemptibility,
+    QueueSpec, Quota, Requests, ResourceQuota, TaskRank, TopologyConstraint, TopologyLevel, TopologySpec,
 };
 
 /// GPUs per node.
@@ -220,7 +220,7 @@ impl Job {
             created: Millis(NOW.0 - 100_000_000 + age + self.at as i64),
             queue: self.queue.clone(),
             priority: self.priority,
-            preemptible: true,
+            preemptibility: Preemptibility::Preemptible,
             min_member: self.pods as u32,
             min_sub_group: None,
             topology,

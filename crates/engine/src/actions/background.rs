@@ -49,6 +49,7 @@ impl Cycle<'_> {
         if unplaced.gangs.is_empty() {
             return;
         }
+        self.ledger.settle_cores();
         let mut evictions = TentativeEvictions {
             gangs: FxHashSet::default(),
             before: share::allocated_of_queues(self.ledger),
@@ -204,6 +205,7 @@ impl Cycle<'_> {
 
     /// Leaves as many pods of a gang at their places as possible, but at least its minimum; evicts the others.
     fn undo_evictions_of(&mut self, gang: GangId, before: &AllocatedBefore) {
+        let is_non_preemptible = self.ledger.gang(gang).is_non_preemptible();
         let start = self.ledger.checkpoint();
         let mut lost: SmallVec<[PodId; 4]> = SmallVec::new();
         let mut cause = None;
@@ -214,7 +216,9 @@ impl Cycle<'_> {
             let checkpoint = self.ledger.checkpoint();
             let obstacle = if self.place_is_free(pod) {
                 self.ledger.undo_eviction(pod);
-                (!share::bounds_hold(self.ledger, gang, before)).then_some(BackgroundCause::QueueBound)
+                let exceeds = !share::limits_hold(self.ledger, gang, before)
+                    || (is_non_preemptible && !self.quotas_hold(gang, before));
+                exceeds.then_some(BackgroundCause::QueueBound)
             } else {
                 Some(BackgroundCause::Room)
             };
@@ -224,8 +228,13 @@ impl Cycle<'_> {
                 lost.push(pod);
             }
         }
+        // Which pods are the core is known once the last one has its place.
+        let is_over_quota = self.ledger.gang(gang).is_semi_preemptible() && !self.quotas_hold(gang, before);
+        if is_over_quota {
+            cause.get_or_insert(BackgroundCause::QueueBound);
+        }
         let Some(cause) = cause else { return };
-        if !self.ledger.gang(gang).is_satisfied() {
+        if is_over_quota || !self.ledger.gang(gang).is_satisfied() {
             self.ledger.rollback(start);
             lost.clear();
             for pod in self.pods_of(gang) {
@@ -245,6 +254,11 @@ impl Cycle<'_> {
                 self.record_eviction(gang);
             }
         }
+    }
+
+    fn quotas_hold(&mut self, gang: GangId, before: &AllocatedBefore) -> bool {
+        self.ledger.settle_cores();
+        share::quotas_hold(self.ledger, gang, before)
     }
 
     fn is_tentatively_evicted(&self, pod: PodId) -> bool {

@@ -1,10 +1,11 @@
-//! Places gangs by moving running gangs to other nodes. Every victim gets a new node.
+//! Places preemptible gangs, and elastic pods of semi-preemptible ones, by moving running pods that may be evicted to other nodes. Every
+//! victim gets a new node.
 
 use std::cell::Cell;
 
 use crate::cycle::Cycle;
 use crate::ids::{GangId, PodId};
-use crate::model::{Action, Gpus, PlacementStrategy};
+use crate::model::{Action, Gpus, PlacementStrategy, Preemptibility};
 use crate::tables::GpuKind;
 use crate::victims::Search;
 
@@ -19,7 +20,15 @@ impl Cycle<'_> {
         self.place_with_victims(
             Action::Consolidation,
             |cycle, _: &Search<'_>, pods: &[PodId]| cycle.has_available_gpus(pods, &cached),
-            |cycle: &Cycle<'_>, gang: GangId| cycle.ledger.gang(gang).preemptible,
+            |cycle: &Cycle<'_>, gang: GangId| {
+                let row = cycle.ledger.gang(gang);
+                match row.preemptibility {
+                    Preemptibility::Preemptible => true,
+                    // Only elastic pods are left to place.
+                    Preemptibility::SemiPreemptible => row.is_satisfied(),
+                    Preemptibility::NonPreemptible => false,
+                }
+            },
         );
     }
 

@@ -8,7 +8,7 @@ use crate::fit::fits_empty_node;
 use crate::gangs::Candidates;
 use crate::ids::{GangId, PodId, QueueId, ShapeId};
 use crate::ledger::{Checkpoint, Ledger};
-use crate::model::Action;
+use crate::model::{Action, Preemptibility};
 use crate::place::static_check;
 use crate::report::SearchResult;
 use crate::victims::{Search, SearchState, SimulationBudget, Solution};
@@ -55,6 +55,8 @@ impl Cycle<'_> {
                 queue,
                 state: &mut state,
             };
+            // The last search may have left outdated charges.
+            self.ledger.settle_cores();
             if !may_try(self, &search, &pods) || !self.fit_some_empty_node(&pods, &mut fitting) {
                 round.record_failure(gang, false);
                 continue;
@@ -201,9 +203,10 @@ struct ActionProgress {
 struct Signature {
     queue: Option<QueueId>,
     priority: i32,
-    preemptible: bool,
+    preemptibility: Preemptibility,
     pods: Vec<(Option<u32>, ShapeId)>,
-    running: Option<GangId>,
+    /// The gang itself, if no other gang has its signature.
+    unlike_others: Option<GangId>,
     topology: Vec<Option<std::sync::Arc<crate::model::TopologyConstraint>>>,
 }
 
@@ -220,10 +223,10 @@ impl Signature {
         Signature {
             queue: (action != Action::Consolidation).then_some(queue),
             priority: row.priority,
-            preemptible: row.preemptible,
+            preemptibility: row.preemptibility,
             pods: shapes,
-            // Running pods restrict the topology domains, and differ from gang to gang.
-            running: (row.active_used() > 0).then_some(gang),
+            // Running pods restrict the topology domains, and differ from gang to gang. So does the core.
+            unlike_others: (row.active_used() > 0 || row.is_semi_preemptible()).then_some(gang),
             topology: of_sub_groups.chain(of_sets).collect(),
         }
     }

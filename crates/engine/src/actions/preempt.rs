@@ -11,8 +11,11 @@ impl Cycle<'_> {
         self.place_with_victims(
             Action::Preempt,
             |cycle, search: &Search<'_>, pods: &[PodId]| {
-                let requested = cycle.ledger.requested_by(pods, cycle.gpu_memory_max_mib);
-                share::over_quota(cycle.ledger, search.gang, requested).is_none()
+                let memory_mib = cycle.gpu_memory_max_mib;
+                let request = cycle
+                    .ledger
+                    .queue_request(search.gang, pods, |shape| shape.requested(memory_mib));
+                share::over_quota(cycle.ledger, search.gang, request.non_preemptible).is_none()
             },
             |_: &Cycle<'_>, _: GangId| true,
         );

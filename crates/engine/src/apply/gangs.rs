@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::cluster::Cluster;
 use crate::gangs::{DEFAULT_SUB_GROUP, Tree, TreeProblem, build_tree, task_order};
 use crate::ids::{GangId, PodId, Symbol};
-use crate::model::{GangKey, GangSpec, Millis, QueueResources};
+use crate::model::{GangKey, GangSpec, Millis, Preemptibility, QueueResources};
 use crate::reasons::{Refusal, SubGroupExcess};
 use crate::steps;
 use crate::tables::{Gang, PodSet, PodSets, add_row};
@@ -102,7 +102,7 @@ impl Cluster {
             queue_name,
             queue,
             priority: spec.priority,
-            preemptible: spec.preemptible,
+            preemptibility: spec.preemptibility,
             sub_groups,
             pod_sets,
             background_pods: 0,
@@ -116,11 +116,13 @@ impl Cluster {
             schedulable: spec.schedulable && spec.refused.is_none(),
             refused: spec.refused.map(Box::new),
             allocated: QueueResources::ZERO,
+            core_allocated: QueueResources::ZERO,
             gpu_order: row.gpu_order,
             searches_cut: row.searches_cut,
             search_from: row.search_from,
             tried_by: row.tried_by,
             dirty: row.dirty,
+            core_unsettled: row.core_unsettled,
         };
         self.ledger.mark_dirty(id);
         self.assign_pods(id, pods);
@@ -171,6 +173,7 @@ impl Cluster {
 
     /// Subtracts all pods of a gang from its sums; returns them.
     fn uncount_pods(&mut self, id: GangId) -> Vec<PodId> {
+        self.ledger.withdraw_core(id);
         let row = self.ledger.gang(id);
         let pods: Vec<PodId> = row
             .pod_sets
@@ -272,7 +275,7 @@ fn unknown_gang(key: Arc<GangKey>, no_queue: Symbol) -> Gang {
         queue_name: no_queue,
         queue: None,
         priority: 0,
-        preemptible: false,
+        preemptibility: Preemptibility::NonPreemptible,
         sub_groups: Arc::default(),
         pod_sets: PodSets::new(),
         background_pods: 0,
@@ -286,10 +289,12 @@ fn unknown_gang(key: Arc<GangKey>, no_queue: Symbol) -> Gang {
         schedulable: true,
         refused: None,
         allocated: QueueResources::ZERO,
+        core_allocated: QueueResources::ZERO,
         gpu_order: 0,
         searches_cut: 0,
         search_from: 0,
         tried_by: 0,
         dirty: false,
+        core_unsettled: false,
     }
 }

@@ -1,7 +1,7 @@
 //! Events about queues, and the tree of queues.
 
 use crate::cluster::Cluster;
-use crate::ids::{PodId, QueueId};
+use crate::ids::{GangId, PodId, QueueId};
 use crate::model::{Millis, PerResource, QueueResources, QueueSpec, Quota, Usage};
 use crate::tables::Queue;
 
@@ -67,6 +67,9 @@ impl Cluster {
 
     /// Subtracts all pods from all sums.
     fn uncount_all(&mut self) {
+        for at in 0..self.ledger.gangs.len() {
+            self.ledger.withdraw_core(GangId::new(at));
+        }
         for at in 0..self.ledger.pods.len() {
             self.ledger.count_pod(PodId::new(at), -1);
         }

@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{ElasticState, Progress, by_progress, elastic_state};
+use super::{Core, ElasticState, Progress, by_progress, elastic_state};
 use crate::ids::{GangId, PodId};
 use crate::ledger::Ledger;
 use crate::model::QueueResources;
@@ -64,6 +64,16 @@ impl<'a> Evictable<'a> {
         (0..self.gang.pod_sets.len()).map(|set| self.count(set)).sum()
     }
 
+    /// Whether there is a further unit.
+    pub(crate) fn has_unit(&self) -> bool {
+        let kept = if self.gang.is_semi_preemptible() {
+            self.gang.core_sizes(|set| self.count(set)).iter().sum()
+        } else {
+            0
+        };
+        self.total() > kept
+    }
+
     /// What queues are charged for the evictable pods, without pipelined ones.
     pub(crate) fn allocated(&self) -> QueueResources {
         if self.taken.is_empty() {
@@ -89,10 +99,14 @@ impl<'a> Evictable<'a> {
         elastic_state(self.gang, |set| self.count(set))
     }
 
-    /// The unit that is evicted first: a pod above the minimum of its set, else an optional subgroup, else the whole gang.
+    /// The unit that is evicted first: a pod above the minimum of its set, else an optional subgroup, else the whole gang. The core of
+    /// a semi-preemptible gang is in no unit: the last one is empty.
     pub(crate) fn unit(&self) -> Vec<PodId> {
-        let unit = self.elastic_unit(0, &self.sums());
-        if !unit.is_empty() {
+        let is_semi_preemptible = self.gang.is_semi_preemptible();
+        let core =
+            is_semi_preemptible.then(|| Core::of(&self.gang.pod_sets, &self.gang.sub_groups, |set| self.count(set)));
+        let unit = self.elastic_unit(0, &self.sums(), core.as_ref());
+        if !unit.is_empty() || is_semi_preemptible {
             return unit;
         }
         self.all_below(Member::SubGroup(0))
@@ -122,32 +136,34 @@ impl<'a> Evictable<'a> {
         sums
     }
 
-    /// The first unit of a subgroup that leaves it its minimum; empty if there is none.
-    fn elastic_unit(&self, sub_group: u32, sums: &Sums) -> Vec<PodId> {
+    /// The first unit of a subgroup that leaves it its minimum; empty if there is none. With a core, the first unit beyond the core:
+    /// pods of a subgroup that lacks its minimum are such a unit, too, if its parent does not need it.
+    fn elastic_unit(&self, sub_group: u32, sums: &Sums, core: Option<&Core>) -> Vec<PodId> {
         let row = &self.gang.sub_groups[sub_group as usize];
         let satisfied = sums.satisfied[sub_group as usize];
-        if satisfied == 0 {
+        if satisfied == 0 && core.is_none() {
             return Vec::new();
         }
         let mut members = by_progress(&row.members, |member| self.progress(member, sums));
         members.reverse();
-        if sums.surplus[sub_group as usize] {
+        if sums.surplus[sub_group as usize] || core.is_some() {
             for member in &members {
                 let unit = match member {
                     Member::Pods(set) if self.has_surplus(*set) => self.last_of(*set).into_iter().collect(),
                     Member::Pods(_) => Vec::new(),
-                    Member::SubGroup(sub_group) => self.elastic_unit(*sub_group, sums),
+                    Member::SubGroup(sub_group) => self.elastic_unit(*sub_group, sums, core),
                 };
                 if !unit.is_empty() {
                     return unit;
                 }
             }
         }
-        if row.required_members() < satisfied {
-            let units = members.iter().map(|member| self.all_below(*member));
-            return units.into_iter().find(|unit| !unit.is_empty()).unwrap_or_default();
-        }
-        Vec::new()
+        let is_optional = |member: &&Member| match core {
+            Some(core) => !core.keeps(**member),
+            None => row.required_members() < satisfied,
+        };
+        let units = members.iter().filter(is_optional).map(|member| self.all_below(*member));
+        units.into_iter().find(|unit| !unit.is_empty()).unwrap_or_default()
     }
 
     fn has_surplus(&self, set: u32) -> bool {

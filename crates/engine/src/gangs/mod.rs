@@ -4,6 +4,7 @@
 //! Reads the ledger, never changes it. Recursion goes as deep as the tree, which has at most
 //! [`SUB_GROUP_DEPTH_MAX`](crate::model::SUB_GROUP_DEPTH_MAX) levels.
 
+mod core;
 mod evictable;
 mod tree;
 
@@ -11,7 +12,7 @@ use std::cmp::Ordering;
 
 use crate::ids::{GangId, PodId};
 use crate::ledger::Ledger;
-use crate::model::{QueueResources, TaskRank};
+use crate::model::{Millis, PodSpec, QueueResources, TaskRank};
 use crate::reasons::PodsLacking;
 use crate::report::Status;
 use crate::steps;
@@ -20,15 +21,46 @@ use crate::tables::{Gang, Member, Pod, PodSet};
 /// How many of the subgroups that lack pods a message names: an event has room for a few.
 const LACKING_SHOWN_MAX: usize = 8;
 
+pub(crate) use core::Core;
+pub use core::core_of;
 pub(crate) use evictable::Evictable;
 pub(crate) use tree::{DEFAULT_SUB_GROUP, Tree, TreeProblem, build_tree};
 
 /// The order in which pods of a gang start; the reverse is the order in which they are evicted.
 pub(crate) fn task_order(a: &Pod, b: &Pod) -> Ordering {
-    let rank = |pod: &Pod| pod.rank.as_deref().copied().unwrap_or_default();
-    rank_order(rank(a), rank(b))
-        .then_with(|| a.created.cmp(&b.created))
-        .then_with(|| a.uid.cmp(&b.uid))
+    TaskKey::of(a).order(&TaskKey::of(b))
+}
+
+/// What decides the position of a pod in task order.
+#[derive(Clone, Copy)]
+struct TaskKey<'a> {
+    rank: TaskRank,
+    created: Millis,
+    uid: &'a str,
+}
+
+impl<'a> TaskKey<'a> {
+    fn of(pod: &'a Pod) -> TaskKey<'a> {
+        TaskKey {
+            rank: pod.rank.as_deref().copied().unwrap_or_default(),
+            created: pod.created,
+            uid: &pod.uid,
+        }
+    }
+
+    fn of_spec(pod: &'a PodSpec) -> TaskKey<'a> {
+        TaskKey {
+            rank: pod.rank,
+            created: pod.created,
+            uid: &pod.uid,
+        }
+    }
+
+    fn order(&self, other: &TaskKey<'_>) -> Ordering {
+        rank_order(self.rank, other.rank)
+            .then_with(|| self.created.cmp(&other.created))
+            .then_with(|| self.uid.cmp(other.uid))
+    }
 }
 
 fn rank_order(a: TaskRank, b: TaskRank) -> Ordering {

@@ -2,8 +2,8 @@ use super::*;
 use crate::Cluster;
 use crate::model::{
     Config, Constraints, EnforcementTier, Event, FractioningCondition, GangKey, GangSpec, Labels, MemoryKind,
-    MigStrategy, Millis, NodeSpec, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests, SUB_GROUP_DEPTH_MAX,
-    SUB_GROUPS_MAX, SubGroupSpec,
+    MigStrategy, Millis, NodeSpec, PodKind, PodPhase, PodSpec, Preemptibility, QueueSpec, Quota, Requests,
+    SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX, SubGroupSpec,
 };
 use crate::reasons::{Reason, SubGroupExcess};
 use crate::report::Status;
@@ -22,7 +22,7 @@ fn gang(sub_groups: Vec<SubGroupSpec>) -> GangSpec {
         created: Millis(0),
         queue: "q".into(),
         priority: 50,
-        preemptible: true,
+        preemptibility: Preemptibility::Preemptible,
         min_member: 1,
         min_sub_group: None,
         topology: None,
@@ -261,14 +261,18 @@ fn chains(count: usize) -> Vec<SubGroupSpec> {
 
 /// The steps of building and rebuilding a gang with a pod per subgroup, and of finding the pods to start and to evict.
 #[cfg(debug_assertions)]
-fn steps_of(sub_groups: Vec<SubGroupSpec>) -> u64 {
+fn steps_of(sub_groups: Vec<SubGroupSpec>, preemptibility: Preemptibility) -> u64 {
     let count = sub_groups.len();
+    let spec = GangSpec {
+        preemptibility,
+        ..gang(sub_groups)
+    };
     let mut cluster = cluster();
     let ((), steps) = steps::of(|| {
         for at in 0..count {
             cluster.apply(Event::Pod(pod(at, (at % 2 == 0).then_some("node"), &name(at))));
         }
-        cluster.apply(Event::Gang(gang(sub_groups)));
+        cluster.apply(Event::Gang(spec));
         cluster.cycle(Millis(0), &Config::default());
         for at in 0..count {
             cluster.apply(Event::Pod(pod(at, None, &name(at))));
@@ -285,8 +289,13 @@ fn steps_of(sub_groups: Vec<SubGroupSpec>) -> u64 {
 #[test]
 fn work_on_a_gang_grows_with_its_subgroups_and_not_with_their_square() {
     let size = SUB_GROUPS_MAX / 2;
-    for shape in [flat, chains] {
-        let (half, whole) = (steps_of(shape(size)), steps_of(shape(2 * size)));
+    let preemptibilities = [Preemptibility::Preemptible, Preemptibility::SemiPreemptible];
+    for (shape, preemptibility) in [flat, chains]
+        .into_iter()
+        .flat_map(|shape| preemptibilities.map(|of| (shape, of)))
+    {
+        let steps = |size| steps_of(shape(size), preemptibility);
+        let (half, whole) = (steps(size), steps(2 * size));
         // Sorts and binary searches add a logarithmic factor.
         assert!(
             whole <= half * 5 / 2,
@@ -294,4 +303,88 @@ fn work_on_a_gang_grows_with_its_subgroups_and_not_with_their_square() {
         );
         assert!(whole > size as u64, "steps are counted");
     }
+}
+
+#[cfg(debug_assertions)]
+#[test]
+fn events_about_a_semi_preemptible_gang_cost_by_its_pods_and_not_by_their_square() {
+    let steps_of = |count: usize| {
+        let mut cluster = cluster();
+        let min_member = count as u32 / 2;
+        let ((), steps) = steps::of(|| {
+            cluster.apply(Event::Gang(GangSpec {
+                preemptibility: Preemptibility::SemiPreemptible,
+                min_member,
+                ..gang(Vec::new())
+            }));
+            for _ in 0..2 {
+                for at in 0..count {
+                    let mut pod = pod(at, Some("node"), DEFAULT_SUB_GROUP);
+                    pod.sub_group = None;
+                    cluster.apply(Event::Pod(pod));
+                }
+                cluster.cycle(Millis(0), &Config::default());
+            }
+        });
+        assert_eq!(cluster.ledger.core_of(cluster.gang_ids[&key()]).len(), count / 2);
+        steps
+    };
+    let (half, whole) = (steps_of(500), steps_of(1_000));
+    assert!(
+        whole <= half * 5 / 2,
+        "{half} steps for 500 pods, {whole} for twice as many"
+    );
+    assert!(half > 500, "steps are counted");
+}
+
+#[test]
+fn the_core_of_specs_is_that_of_the_engine() {
+    let with_minimum = |min_sub_group, sub_groups| GangSpec {
+        preemptibility: Preemptibility::SemiPreemptible,
+        min_sub_group,
+        ..gang(sub_groups)
+    };
+    let replicas = || {
+        flat(3)
+            .into_iter()
+            .map(|group| SubGroupSpec {
+                min_member: Some(2),
+                ..group
+            })
+            .collect()
+    };
+    let check = |spec: GangSpec, of_pods: &[usize], expect: &[usize]| {
+        let mut cluster = cluster();
+        cluster.apply(Event::Gang(spec.clone()));
+        let pods: Vec<PodSpec> = (0..of_pods.len())
+            .map(|at| pod(at, Some("node"), &name(of_pods[at])))
+            .collect();
+        pods.iter().for_each(|pod| cluster.apply(Event::Pod(pod.clone())));
+        let of_specs = core_of(&spec, &pods.iter().collect::<Vec<_>>());
+        let found: Vec<usize> = (0..pods.len()).filter(|at| of_specs[*at]).collect();
+        assert_eq!(found, expect);
+        let mut of_engine: Vec<String> = cluster
+            .ledger
+            .core_of(cluster.gang_ids[&key()])
+            .into_iter()
+            .map(|pod| cluster.ledger.pod(pod).uid.to_string())
+            .collect();
+        of_engine.sort();
+        assert_eq!(of_engine, expect.iter().map(|at| format!("p{at}")).collect::<Vec<_>>());
+    };
+    // All three replicas, one pod too many in the second.
+    check(
+        with_minimum(None, replicas()),
+        &[0, 0, 1, 1, 1, 2, 2],
+        &[0, 1, 2, 3, 5, 6],
+    );
+    // The first that is whole; the part of another one is none of the core.
+    check(with_minimum(Some(1), replicas()), &[0, 1, 1, 2, 2], &[1, 2]);
+    // None is whole: no more than one in part.
+    check(with_minimum(Some(1), replicas()), &[2, 1], &[1]);
+    // A subgroup without a minimum needs no pod.
+    let free = vec![sub_group(&name(0), None, 2), sub_group(&name(1), None, 0)];
+    check(with_minimum(Some(1), free.clone()), &[0, 0, 1], &[]);
+    check(with_minimum(Some(2), free), &[0, 0, 1], &[0, 1]);
+    check(with_minimum(Some(0), replicas()), &[0, 0], &[]);
 }

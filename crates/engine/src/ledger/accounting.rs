@@ -2,8 +2,8 @@
 
 use std::ops::{AddAssign, SubAssign};
 
-use super::Ledger;
 use super::journal::Undo;
+use super::{Ledger, cores};
 use crate::ids::{GangId, GpuGroupId, NodeId, PodId, ShapeId};
 use crate::model::{ComputeMode, PodKind, QueueResources};
 use crate::report::Status;
@@ -62,6 +62,7 @@ impl Ledger {
             dirty_gangs,
             gpu_shares_in_use,
             background_pods,
+            unsettled_cores,
             ..
         } = self;
         let row = &pods[pod.index()];
@@ -83,6 +84,9 @@ impl Ledger {
         if row.is_refused() && status == Status::Pending {
             set.refused = set.refused.wrapping_add_signed(sign as i32);
         }
+        if gang.is_semi_preemptible() && status.is_active_allocated() {
+            cores::mark(id, gang, unsettled_cores);
+        }
         let shape = &shapes[row.shape.index()];
         if shape.is_shared() && status.is_active_allocated() {
             *gpu_shares_in_use += sign * shape.devices();
@@ -98,11 +102,12 @@ impl Ledger {
         if status.is_allocated() {
             gang.allocated += charge;
         }
+        let is_non_preemptible = gang.is_non_preemptible();
         let mut queue = gang.queue;
         while let Some(id) = queue {
             let row = &mut queues[id.index()];
             row.allocated += charge;
-            if !gang.preemptible {
+            if is_non_preemptible {
                 row.allocated_non_preemptible += charge;
             }
             queue = row.parent;

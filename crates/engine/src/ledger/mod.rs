@@ -6,6 +6,7 @@
 
 mod accounting;
 mod changed_nodes;
+mod cores;
 mod journal;
 mod operations;
 
@@ -17,6 +18,7 @@ use crate::intern::Symbols;
 use crate::tables::{Gang, Node, Pod, Queue, Shape};
 
 use changed_nodes::ChangedNodes;
+pub(crate) use cores::{CoreChange, QueueRequest};
 pub(crate) use journal::Checkpoint;
 use journal::Undo;
 
@@ -50,6 +52,9 @@ pub(crate) struct Ledger {
     /// Gangs whose spec changed, or whose pods were added, removed or changed their status. An id may be listed twice if another gang
     /// has taken over its row.
     pub(crate) dirty_gangs: Vec<GangId>,
+    /// Semi-preemptible gangs of which pods got or lost a place since [`Ledger::settle_cores`]. An id may be listed twice, or be that of
+    /// a gang that has taken over the row.
+    unsettled_cores: Vec<GangId>,
 }
 
 impl Ledger {

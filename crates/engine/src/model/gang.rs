@@ -21,6 +21,17 @@ pub struct GangKey {
     pub name: String,
 }
 
+/// Which pods of a gang may be evicted for other gangs. The quota of a queue bounds the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Preemptibility {
+    /// All pods.
+    Preemptible,
+    /// The pods beyond the core of the gang. The core is the smallest part of the gang that has its minimum.
+    SemiPreemptible,
+    /// No pod.
+    NonPreemptible,
+}
+
 /// A gang: a PodGroup with its priority and preemptibility resolved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GangSpec {
@@ -34,8 +45,8 @@ pub struct GangSpec {
     pub queue: String,
     /// Resolved priority value.
     pub priority: i32,
-    /// Whether its pods may be evicted for other gangs.
-    pub preemptible: bool,
+    /// Which of its pods may be evicted for other gangs.
+    pub preemptibility: Preemptibility,
     /// How many pods must run together; ignored once there are subgroups.
     pub min_member: u32,
     /// How many direct subgroups must be satisfied; `None` = all.

@@ -16,7 +16,9 @@ mod selector;
 mod topology;
 
 pub use config::{Action, Config, GpuJobOrder, MinRuntimeResolve, PlacementStrategies, PlacementStrategy};
-pub use gang::{GangKey, GangSpec, SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX, SubGroupSpec, TopologyConstraint};
+pub use gang::{
+    GangKey, GangSpec, Preemptibility, SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX, SubGroupSpec, TopologyConstraint,
+};
 pub use gpu_fraction::GpuFraction;
 pub use gpu_share::{ComputeMode, Enforcement, EnforcementTier, FractioningCondition, ShareTerms};
 pub use node::{

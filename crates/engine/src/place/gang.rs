@@ -6,7 +6,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cycle::Cycle;
 use crate::ids::{DomainId, GangId, NodeId, PodId};
-use crate::model::TopologyConstraint;
+use crate::ledger::CoreChange;
+use crate::model::{Preemptibility, QueueResources, TopologyConstraint};
 use crate::place::topology::{DomainChoice, TopologyScores};
 use crate::reasons::Rejections;
 use crate::share::{self, Bound};
@@ -84,6 +85,17 @@ pub(super) struct Attempt {
     placed: u32,
     /// Some pods share GPUs. Their charge depends on the node, so the bounds of queues are checked for each node.
     pub(super) has_shared_gpu_pods: bool,
+    /// For a semi-preemptible gang with such pods: the pods of the attempt that join its core, and the change of the core's charge by the
+    /// pods that are placed so far.
+    core: Option<CoreChange>,
+}
+
+impl Attempt {
+    /// If the pod joins the core of a semi-preemptible gang: what the attempt has added to the core's charge so far.
+    pub(super) fn core_with(&self, pod: PodId) -> Option<QueueResources> {
+        let core = self.core.as_ref().filter(|core| core.joining.contains(&pod));
+        core.map(|core| core.others)
+    }
 }
 
 impl Cycle<'_> {
@@ -98,8 +110,15 @@ impl Cycle<'_> {
         if pods.is_empty() {
             return Err(PlacementFailure::NoPods);
         }
-        let requested = self.ledger.requested_by(pods, self.gpu_memory_max_mib);
-        if let Some(bound) = share::exceeded(self.ledger, gang, requested) {
+        let has_shared_gpu_pods = pods.iter().any(|pod| self.ledger.shape_of(*pod).is_shared());
+        if self.ledger.gang(gang).preemptibility != Preemptibility::Preemptible {
+            self.ledger.settle_cores();
+        }
+        let memory_mib = self.gpu_memory_max_mib;
+        let request = self
+            .ledger
+            .queue_request(gang, pods, |shape| shape.requested(memory_mib));
+        if let Some(bound) = share::exceeded(self.ledger, gang, &request) {
             return Err(PlacementFailure::Bound(bound));
         }
         let checkpoint = self.ledger.checkpoint();
@@ -123,7 +142,8 @@ impl Cycle<'_> {
                 Vec::new()
             },
             placed: 0,
-            has_shared_gpu_pods: pods.iter().any(|pod| self.ledger.shape_of(*pod).is_shared()),
+            has_shared_gpu_pods,
+            core: request.core.filter(|_| has_shared_gpu_pods),
         };
         let result = if constrained {
             self.place_subgroup(&mut attempt, 0, pods, scope)
@@ -238,6 +258,7 @@ impl Cycle<'_> {
             }
             nodes.retain(|node| scope.allowed.contains(*node));
             let (checkpoint, placed) = (self.ledger.checkpoint(), attempt.placed);
+            let core_charge = attempt.core.as_ref().map(|core| core.others);
             result = place(
                 self,
                 attempt,
@@ -251,6 +272,9 @@ impl Cycle<'_> {
             }
             self.ledger.rollback(checkpoint);
             attempt.placed = placed;
+            if let (Some(core), Some(charge)) = (&mut attempt.core, core_charge) {
+                core.others = charge;
+            }
             if result == Err(PlacementFailure::OutOfWork) {
                 return result;
             }
@@ -272,6 +296,9 @@ impl Cycle<'_> {
                 });
             }
             attempt.placed += 1;
+            if let Some(core) = attempt.core.as_mut().filter(|core| core.joining.contains(pod)) {
+                core.others += self.ledger.charge_of(*pod);
+            }
         }
         Ok(())
     }

@@ -6,13 +6,13 @@ use crate::cycle::Cycle;
 use crate::fit::fits;
 use crate::ids::{GangId, NodeId, PodId};
 use crate::ledger::Ledger;
-use crate::model::{Gpus, PlacementStrategy, QueueResources};
+use crate::model::{Gpus, PlacementStrategy, Preemptibility, QueueResources};
 use crate::place::gang::{Attempt, topology_scores_for};
 use crate::place::score::NodeScore;
 use crate::place::topology::TopologyScores;
 use crate::place::{DeviceChoice, InterPodRules, PlacementMode, Scope, choose_devices, weights};
 use crate::share;
-use crate::tables::{Gang, Placement, Shape, When, ceil_hundredths};
+use crate::tables::{Placement, Shape, When, ceil_hundredths};
 
 /// The checks of a node for one pod that the shape index does not know.
 struct NodeFilter<'f> {
@@ -21,10 +21,47 @@ struct NodeFilter<'f> {
     shape: &'f Shape,
     scope: Scope<'f>,
     inter_pod: Option<&'f InterPodRules<'f>>,
-    /// The gang, if the charge of the pod depends on the node and its queues have bounds.
-    bounded_gang: Option<GangId>,
+    /// The bounds of the gang's queues, if the charge of the pod depends on the node.
+    bounds: Option<QueueBounds>,
     strategy: PlacementStrategy,
     mode: PlacementMode,
+}
+
+/// The bounds that the charge of a pod on a node must keep.
+#[derive(Clone, Copy)]
+struct QueueBounds {
+    gang: GangId,
+    /// What quotas bound in addition to the charge: what the attempt has added to the core of a semi-preemptible gang so far. `None` =
+    /// quotas do not bound the pod.
+    quota: Option<QueueResources>,
+}
+
+impl QueueBounds {
+    /// The bounds for a pod of the attempt; `None` if there are none.
+    fn of(ledger: &Ledger, attempt: &Attempt, pod: PodId) -> Option<QueueBounds> {
+        let gang = ledger.gang(attempt.gang);
+        let quota = match gang.preemptibility {
+            Preemptibility::Preemptible => None,
+            Preemptibility::SemiPreemptible => attempt.core_with(pod),
+            Preemptibility::NonPreemptible => Some(QueueResources::ZERO),
+        };
+        let is_bounded = attempt.has_shared_gpu_pods
+            && gang.queue.is_none_or(|leaf| {
+                ledger.queue_path(leaf).any(|queue| {
+                    let bounds = &ledger.queue(queue).quota.gpu;
+                    bounds.limit.is_some() || (quota.is_some() && bounds.deserved.is_some())
+                })
+            });
+        is_bounded.then_some(QueueBounds {
+            gang: attempt.gang,
+            quota,
+        })
+    }
+
+    fn are_exceeded(self, ledger: &Ledger, charge: QueueResources) -> bool {
+        let over_quota = |added| share::over_quota(ledger, self.gang, added + charge).is_some();
+        share::over_limit(ledger, self.gang, charge).is_some() || self.quota.is_some_and(over_quota)
+    }
 }
 
 impl NodeFilter<'_> {
@@ -38,9 +75,9 @@ impl NodeFilter<'_> {
         if let Some(rules) = self.inter_pod {
             rules.check(node).ok()?;
         }
-        if let Some(gang) = self.bounded_gang {
+        if let Some(bounds) = self.bounds {
             let charge = charge_on(shape, ledger.node(node).memory_mib);
-            if share::exceeded(ledger, gang, charge).is_some() {
+            if bounds.are_exceeded(ledger, charge) {
                 return None;
             }
         }
@@ -101,14 +138,13 @@ impl Cycle<'_> {
             return false;
         }
         let gang = ledger.gang(attempt.gang);
-        let bounded_by_node = attempt.has_shared_gpu_pods && is_bounded(gang, ledger);
         let filter = NodeFilter {
             ledger,
             pod,
             shape: ledger.shape(row.shape),
             scope,
             inter_pod: rules.as_ref(),
-            bounded_gang: bounded_by_node.then_some(attempt.gang),
+            bounds: QueueBounds::of(ledger, attempt, pod),
             strategy: self.config.placement.gpu,
             mode: attempt.mode,
         };
@@ -198,15 +234,6 @@ pub(super) fn best_of_fitting<T>(
 ) -> Option<T> {
     let mut rest = BinaryHeap::from(ranked);
     std::iter::from_fn(|| rest.pop()).find_map(|(_, node)| accept(node))
-}
-
-/// Whether a queue of the gang has a GPU limit, or a quota that applies to the gang.
-fn is_bounded(gang: &Gang, ledger: &Ledger) -> bool {
-    let Some(queue) = gang.queue else { return true };
-    ledger.queue_path(queue).any(|queue| {
-        let quota = &ledger.queue(queue).quota.gpu;
-        quota.limit.is_some() || (!gang.preemptible && quota.deserved.is_some())
-    })
 }
 
 /// The charge of a pod on a GPU with this much memory, as the bounds of queues count it: for a pod that shares GPUs the

@@ -44,6 +44,8 @@ pub enum Reason {
     OverLimit(QueueBound),
     /// The pods of a non-preemptible gang would exceed the quota of a queue.
     OverQuota(QueueBound),
+    /// The core of a semi-preemptible gang would exceed the quota of a queue.
+    CoreOverQuota(QueueBound),
     /// No node can take the pod.
     NoNode(Rejections),
     /// Too few pods of the gang fit on nodes.

@@ -3,14 +3,15 @@
 use crate::cluster::Cluster;
 use crate::gangs::Candidates;
 use crate::ids::{PodId, QueueId, ShapeId};
-use crate::model::{GpuRequest, Gpus, Millis};
+use crate::ledger::QueueRequest;
+use crate::model::{GpuRequest, Gpus, Millis, Preemptibility};
 use crate::place::PlacementFailure;
 use crate::reasons::{Check, Resource};
 use crate::remedies::ends::{Whose, ends};
 use crate::remedies::nodes::{large_enough, largest, nearest_nodes, templates};
 use crate::remedies::trial::{Outcome, Trials};
 use crate::remedies::{Ask, Constraint, RaisedBound, Remedy, Step, Wait};
-use crate::tables::When;
+use crate::tables::{Shape, When};
 
 /// How many times a candidate is extended by further steps.
 const REPAIRS_MAX: usize = 6;
@@ -44,7 +45,7 @@ pub(super) fn remedies(trials: &mut Trials<'_>, base: &Outcome, pods: &[PodId]) 
     let shape = base.cluster.ledger.pod(failing).shape;
     let is_bound = matches!(base.failure(trials.gang), Some(PlacementFailure::Bound(_)));
     offer(after_delay(trials));
-    if !trials.base.ledger.gang(trials.gang).preemptible {
+    if trials.base.ledger.gang(trials.gang).preemptibility != Preemptibility::Preemptible {
         offer(repair(trials, vec![Step::MakePreemptible], Allowed::default()));
     }
     let raised = raises(trials, &base.cluster);
@@ -142,16 +143,15 @@ fn add_step(steps: &mut Vec<Step>, new: Step) {
 
 /// The bounds that the next pods of the gang would exceed, raised so far that they don't.
 fn raises(trials: &Trials<'_>, cluster: &Cluster) -> Vec<Step> {
-    let gang = cluster.ledger.gang(trials.gang);
-    let preemptible = gang.preemptible;
     let mut steps = Vec::new();
-    for (queue, requested) in requested_on_path(trials, cluster) {
+    let (path, requested) = requested_on_path(trials, cluster);
+    for queue in path {
         let row = cluster.ledger.queue(queue);
-        for resource in Resource::ALL.into_iter().filter(|resource| requested[*resource] > 0) {
+        for resource in Resource::ALL {
             let quota = row.quota[resource];
-            let mut raise = |bound, from: Option<i64>, used: i64| {
-                let to = used + requested[resource];
-                if let Some(from) = from.filter(|from| *from < to) {
+            let mut raise = |bound, from: Option<i64>, used: i64, requested: i64| {
+                let to = used + requested;
+                if let Some(from) = from.filter(|from| requested > 0 && *from < to) {
                     steps.push(Step::Raise {
                         queue: row.name.to_string(),
                         bound,
@@ -161,11 +161,15 @@ fn raises(trials: &Trials<'_>, cluster: &Cluster) -> Vec<Step> {
                     });
                 }
             };
-            raise(RaisedBound::Limit, quota.limit, row.allocated[resource]);
-            if !preemptible {
-                let used = row.allocated_non_preemptible[resource];
-                raise(RaisedBound::Quota, quota.deserved, used);
-            }
+            let (limit, deserved) = (quota.limit, quota.deserved);
+            raise(
+                RaisedBound::Limit,
+                limit,
+                row.allocated[resource],
+                requested.all[resource],
+            );
+            let used = row.allocated_non_preemptible[resource];
+            raise(RaisedBound::Quota, deserved, used, requested.non_preemptible[resource]);
         }
     }
     steps
@@ -180,24 +184,23 @@ fn whole_hundredths(resource: Resource, amount: i64) -> i64 {
     }
 }
 
-/// The queues from the gang's queue to the root, each with what the next pods of the gang may be charged at most.
-fn requested_on_path(trials: &Trials<'_>, cluster: &Cluster) -> Vec<(QueueId, crate::model::QueueResources)> {
+/// The queues from the gang's queue to the root, and what the next pods of the gang may be charged at most.
+fn requested_on_path(trials: &Trials<'_>, cluster: &Cluster) -> (Vec<QueueId>, QueueRequest) {
     let ledger = &cluster.ledger;
     let mut pods = Vec::new();
     ledger.pods_to_place(trials.gang, Candidates::Waiting, &mut pods);
     let smallest = cluster.gpu_memory_min_mib;
-    let charged = |pod: &PodId| {
-        let shape = ledger.shape_of(*pod);
+    let charged = |shape: &Shape| {
         let mut most = shape.requested(smallest);
         if let Some(memory_mib) = smallest {
             most.gpus = most.gpus.max(shape.accepted(memory_mib).gpus);
         }
         most
     };
-    let requested = pods.iter().map(charged).sum();
+    let requested = ledger.queue_request(trials.gang, &pods, charged);
     let leaf = ledger.gang(trials.gang).queue;
     let path = leaf.into_iter().flat_map(|leaf| ledger.queue_path(leaf));
-    path.map(|queue| (queue, requested)).collect()
+    (path.collect(), requested)
 }
 
 fn end_gangs(trials: &mut Trials<'_>, base: &Outcome, whose: Whose) -> Option<Vec<Step>> {
@@ -246,12 +249,13 @@ fn open_nodes(trials: &mut Trials<'_>, shape: ShapeId) -> Option<Vec<Step>> {
 /// Quotas raised so far that the gang's queue is within them: then it may reclaim from queues above theirs.
 fn raise_quotas(trials: &mut Trials<'_>, base: &Outcome) -> Option<Vec<Step>> {
     let mut steps = Vec::new();
-    for (queue, requested) in requested_on_path(trials, &base.cluster) {
+    let (path, requested) = requested_on_path(trials, &base.cluster);
+    for queue in path {
         let row = base.cluster.ledger.queue(queue);
         for resource in Resource::ALL {
-            let to = whole_hundredths(resource, row.allocated[resource] + requested[resource]);
+            let to = whole_hundredths(resource, row.allocated[resource] + requested.all[resource]);
             let from = row.quota[resource].deserved.filter(|from| *from < to);
-            if let Some(from) = from.filter(|_| requested[resource] > 0) {
+            if let Some(from) = from.filter(|_| requested.all[resource] > 0) {
                 steps.push(Step::Raise {
                     queue: row.name.to_string(),
                     bound: RaisedBound::Quota,
@@ -455,11 +459,11 @@ fn after_min_runtime(trials: &mut Trials<'_>) -> Option<Vec<Step>> {
         let longest = own.flatten().chain(defaults).max()?;
         Some(started + longest).filter(|end| *end > now && longest > Millis(0))
     };
-    let preemptible = ledger
+    let evictable = ledger
         .gangs
         .iter()
-        .filter(|gang| gang.preemptible && gang.has_started());
-    let mut times: Vec<Millis> = preemptible.filter_map(end_of).collect();
+        .filter(|gang| !gang.is_non_preemptible() && gang.has_started());
+    let mut times: Vec<Millis> = evictable.filter_map(end_of).collect();
     times.sort_unstable();
     times.dedup();
     let wait = |until: Millis| vec![Step::Wait(Wait::MinRuntime(until))];

@@ -6,7 +6,7 @@ use crate::cluster::Cluster;
 use crate::ids::{GangId, PodId, QueueId};
 use crate::model::{
     Affinity, ComputeMode, Constraints, Enforcement, Event, GpuFraction, GpuRequest, Labels, Millis, NodeSpec,
-    PodPhase, PodSpec, QueueSpec, Requests, ResourceQuota, Toleration,
+    PodPhase, PodSpec, Preemptibility, QueueSpec, Requests, ResourceQuota, Toleration,
 };
 use crate::reasons::Resource;
 use crate::remedies::{Ask, Constraint, RaisedBound, Step, Wait};
@@ -29,7 +29,7 @@ impl Cluster {
                 to,
                 ..
             } => self.raise_bound(queue, *bound, *resource, *to),
-            Step::MakePreemptible => self.change_gang(gang, |row| row.preemptible = true),
+            Step::MakePreemptible => self.change_gang(gang, |row| row.preemptibility = Preemptibility::Preemptible),
             Step::AskAtMost(ask) => self.change_waiting_pods(gang, |spec| ask.reduce(&mut spec.requests)),
             Step::LowerMinimum { sub_group, to, .. } => self.change_gang(gang, |row| {
                 let named = |name: &str| sub_group.as_deref().is_none_or(|sub_group| sub_group == name);

@@ -171,6 +171,8 @@ pub enum Claim {
     WithinQuota,
     /// The gang is non-preemptible.
     NonPreemptible,
+    /// The pods are the core of a semi-preemptible gang.
+    Core,
 }
 
 impl Claim {
@@ -182,6 +184,7 @@ impl Claim {
             Claim::SameQueue => "sameQueue",
             Claim::WithinQuota => "withinQuota",
             Claim::NonPreemptible => "nonPreemptible",
+            Claim::Core => "core",
         }
     }
 }

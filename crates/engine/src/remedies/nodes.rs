@@ -5,9 +5,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rustc_hash::FxHashSet;
+
 use crate::cluster::Cluster;
 use crate::fit::{fits, fits_empty_node};
-use crate::ids::{GangId, NodeId, ShapeId};
+use crate::ids::{GangId, NodeId, PodId, ShapeId};
 use crate::ledger::Ledger;
 use crate::model::{Gpus, MemoryKind, NodeSpec};
 use crate::place::static_check;
@@ -138,14 +140,20 @@ fn free_mib(node: &Node) -> i64 {
 
 /// The gangs that hold the most on a node, and the number of the others.
 fn holders(ledger: &Ledger, gang: GangId, node: &Node, check: Check) -> (Vec<Holder>, u32) {
-    let mut held: BTreeMap<GangId, Gpus> = BTreeMap::new();
+    // The core of a semi-preemptible gang is a holder of its own.
+    let mut cores: BTreeMap<GangId, FxHashSet<PodId>> = BTreeMap::new();
+    let mut held: BTreeMap<(GangId, bool), Gpus> = BTreeMap::new();
     for pod in &node.pods {
         let row = ledger.pod(*pod);
         if let Some(holder) = row
             .gang
             .filter(|holder| *holder != gang && row.placement.status.is_active_allocated())
         {
-            *held.entry(holder).or_default() += ledger.shape(row.shape).accepted(node.memory_mib).gpus;
+            let is_core = ledger.gang(holder).is_semi_preemptible() && {
+                let core_of = || ledger.core_of(holder).into_iter().collect();
+                cores.entry(holder).or_insert_with(core_of).contains(pod)
+            };
+            *held.entry((holder, is_core)).or_default() += ledger.shape(row.shape).accepted(node.memory_mib).gpus;
         }
     }
     if !matches!(check, Check::Cpu | Check::Memory | Check::PodSlots) {
@@ -153,11 +161,15 @@ fn holders(ledger: &Ledger, gang: GangId, node: &Node, check: Check) -> (Vec<Hol
     }
     let mut holders: Vec<Holder> = held
         .into_iter()
-        .map(|(holder, gpus)| Holder {
+        .map(|((holder, is_core), gpus)| Holder {
             gang: ledger.gang(holder).key.clone(),
             gpus,
             queue: ledger.symbols.text(ledger.gang(holder).queue_name).to_owned(),
-            claim: claim(ledger, gang, holder),
+            claim: if is_core {
+                Claim::Core
+            } else {
+                claim(ledger, gang, holder)
+            },
         })
         .collect();
     holders.sort_by(|a, b| b.gpus.cmp(&a.gpus).then_with(|| a.gang.cmp(&b.gang)));
@@ -169,7 +181,7 @@ fn holders(ledger: &Ledger, gang: GangId, node: &Node, check: Check) -> (Vec<Hol
 /// By which rule `holder` could be evicted for `gang`.
 fn claim(ledger: &Ledger, gang: GangId, holder: GangId) -> Claim {
     let (gang, holder) = (ledger.gang(gang), ledger.gang(holder));
-    if !holder.preemptible {
+    if holder.is_non_preemptible() {
         return Claim::NonPreemptible;
     }
     if gang.queue.is_some() && gang.queue == holder.queue {

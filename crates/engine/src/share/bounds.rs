@@ -1,7 +1,8 @@
-//! Limits and quotas of queues. A quota bounds non-preemptible gangs only: they must stay within the deserved quota of their queue.
+//! Limits and quotas of queues. A quota bounds non-preemptible gangs and the cores of semi-preemptible ones only: they must stay within
+//! the deserved quota of their queue.
 
 use crate::ids::{GangId, QueueId};
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, QueueRequest};
 use crate::model::QueueResources;
 use crate::reasons::Resource;
 use crate::share::AllocatedBefore;
@@ -24,9 +25,9 @@ pub(crate) enum BoundKind {
     Quota,
 }
 
-/// The first bound that `requested` more would exceed, from the gang's queue to the root: a limit, else a quota.
-pub(crate) fn exceeded(ledger: &Ledger, gang: GangId, requested: QueueResources) -> Option<Bound> {
-    over_limit(ledger, gang, requested).or_else(|| over_quota(ledger, gang, requested))
+/// The first bound that the request would exceed, from the gang's queue to the root: a limit, else a quota.
+pub(crate) fn exceeded(ledger: &Ledger, gang: GangId, request: &QueueRequest) -> Option<Bound> {
+    over_limit(ledger, gang, request.all).or_else(|| over_quota(ledger, gang, request.non_preemptible))
 }
 
 /// The first limit that `requested` more would exceed.
@@ -34,13 +35,9 @@ pub(crate) fn over_limit(ledger: &Ledger, gang: GangId, requested: QueueResource
     first_exceeded(ledger, gang, requested, BoundKind::Limit)
 }
 
-/// The first quota that `requested` more would exceed; `None` for a preemptible gang.
+/// The first quota that `requested` more for non-preemptible pods would exceed.
 pub(crate) fn over_quota(ledger: &Ledger, gang: GangId, requested: QueueResources) -> Option<Bound> {
-    if ledger.gang(gang).preemptible {
-        None
-    } else {
-        first_exceeded(ledger, gang, requested, BoundKind::Quota)
-    }
+    first_exceeded(ledger, gang, requested, BoundKind::Quota)
 }
 
 /// Whether every queue from the gang's queue to the root is within its limit, or exceeds it by no more than `before`.
@@ -55,10 +52,9 @@ pub(crate) fn limits_hold(ledger: &Ledger, gang: GangId, before: &AllocatedBefor
     })
 }
 
-/// Whether every queue from the gang's queue to the root is within its limit and, for a non-preemptible gang, within its quota, or exceeds
-/// them by no more than `before`.
-pub(crate) fn bounds_hold(ledger: &Ledger, gang: GangId, before: &AllocatedBefore) -> bool {
-    let row = ledger.gang(gang);
+/// Whether every queue from the gang's queue to the root is within its quota, or exceeds it by no more than `before`.
+pub(crate) fn quotas_hold(ledger: &Ledger, gang: GangId, before: &AllocatedBefore) -> bool {
+    debug_assert!(ledger.is_settled());
     let within_quota = |id: QueueId| {
         let (queue, held) = (ledger.queue(id), before[id.index()].1);
         Resource::all(|resource| {
@@ -69,8 +65,10 @@ pub(crate) fn bounds_hold(ledger: &Ledger, gang: GangId, before: &AllocatedBefor
             allocated <= held[resource] || quota.is_none_or(|quota| allocated <= quota)
         })
     };
-    let mut path = row.queue.into_iter().flat_map(|leaf| ledger.queue_path(leaf));
-    limits_hold(ledger, gang, before) && (row.preemptible || path.all(within_quota))
+    let leaf = ledger.gang(gang).queue;
+    leaf.into_iter()
+        .flat_map(|leaf| ledger.queue_path(leaf))
+        .all(within_quota)
 }
 
 fn first_exceeded(ledger: &Ledger, gang: GangId, requested: QueueResources, kind: BoundKind) -> Option<Bound> {

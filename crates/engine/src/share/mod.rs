@@ -7,7 +7,7 @@ mod division;
 mod order;
 mod reclaim;
 
-pub(crate) use bounds::{Bound, BoundKind, bounds_hold, exceeded, limits_hold, over_quota};
+pub(crate) use bounds::{Bound, BoundKind, exceeded, limits_hold, over_limit, over_quota, quotas_hold};
 pub(crate) use division::divide_tree;
 pub(crate) use order::{QueueChange, QueueSortKey};
 pub(crate) use reclaim::{

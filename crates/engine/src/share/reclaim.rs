@@ -3,7 +3,7 @@
 //! A queue below its fair share may reclaim from queues above theirs, and a queue below its quota from queues above theirs. Afterwards
 //! the reclaiming queue must not be more saturated than the queues that lost pods.
 
-use crate::ids::{GangId, QueueId};
+use crate::ids::QueueId;
 use crate::ledger::Ledger;
 use crate::model::{PerResource, QueueResources};
 use crate::reasons::Resource;
@@ -13,9 +13,10 @@ use crate::tables::Queue;
 /// A gang that reclaims, and its request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reclaimer {
-    pub(crate) gang: GangId,
     pub(crate) queue: QueueId,
     pub(crate) request: QueueResources,
+    /// The part of the request that quotas bound; `None` = there is none.
+    pub(crate) non_preemptible: Option<QueueResources>,
     /// Millionths; see [`crate::model::Config::saturation_multiplier_millionths`].
     pub(crate) saturation_multiplier: i64,
 }
@@ -23,21 +24,29 @@ pub(crate) struct Reclaimer {
 /// The allocated and the non-preemptible resources of every queue before the evictions of a scenario, by queue id.
 pub(crate) type AllocatedBefore = Vec<(QueueResources, QueueResources)>;
 
+impl Reclaimer {
+    /// Whether a queue that holds this much for non-preemptible gangs can hold the request as well, and stay within its quota.
+    fn keeps_quota(&self, queue: &Queue, held: QueueResources) -> bool {
+        self.non_preemptible
+            .is_none_or(|request| within_deserved(queue, held + request))
+    }
+}
+
 /// What all queues hold now.
 pub(crate) fn allocated_of_queues(ledger: &Ledger) -> AllocatedBefore {
+    debug_assert!(ledger.is_settled());
     let queues = ledger.queues.iter();
     queues
         .map(|queue| (queue.allocated, queue.allocated_non_preemptible))
         .collect()
 }
 
-/// Whether the gang's queue stays within its fair share; for a non-preemptible gang, also within its quota.
+/// Whether the gang's queue stays within its fair share, and within its quota with what is non-preemptible.
 pub(crate) fn can_reclaim(ledger: &Ledger, reclaimer: &Reclaimer) -> bool {
+    debug_assert!(ledger.is_settled());
     let queue = ledger.queue(reclaimer.queue);
     let within_fair = (queue.allocated + reclaimer.request).fits_in(&queue.fair_share);
-    within_fair
-        && (ledger.gang(reclaimer.gang).preemptible
-            || within_deserved(queue, queue.allocated_non_preemptible + reclaimer.request))
+    within_fair && reclaimer.keeps_quota(queue, queue.allocated_non_preemptible)
 }
 
 /// The two ancestors (or the queues themselves) that are siblings: where the paths from the root to `a` and `b` diverge. If one path is
@@ -145,15 +154,14 @@ fn remaining_of<'a>(
     &mut remaining[at].1
 }
 
-/// Whether, at every level, the reclaiming queue is within its fair share, or less saturated than every sibling that lost pods; for a
-/// non-preemptible gang, also within its quota.
+/// Whether, at every level, the reclaiming queue is within its fair share, or less saturated than every sibling that lost pods; and
+/// within its quota with what is non-preemptible.
 fn stays_less_saturated(
     ledger: &Ledger,
     before: &AllocatedBefore,
     reclaimer: &Reclaimer,
     remaining: &[(QueueId, Remaining)],
 ) -> bool {
-    let preemptible = ledger.gang(reclaimer.gang).preemptible;
     for level in ledger.queue_path(reclaimer.queue) {
         let queue = ledger.queue(level);
         let own = remaining
@@ -188,7 +196,7 @@ fn stays_less_saturated(
                 }
             }
         }
-        if !preemptible && !within_deserved(queue, before[level.index()].1 + reclaimer.request) {
+        if !reclaimer.keeps_quota(queue, before[level.index()].1) {
             return false;
         }
     }

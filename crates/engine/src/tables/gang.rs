@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::ids::{PodId, QueueId, Symbol};
-use crate::model::{Millis, QueueResources, TopologyConstraint};
+use crate::model::{Millis, Preemptibility, QueueResources, TopologyConstraint};
 use crate::reasons::{Refusal, SubGroupExcess};
 use crate::report::Status;
 
@@ -125,7 +125,7 @@ pub(crate) struct Gang {
     /// The leaf queue; `None` = the queue is missing, disconnected from a root, or not a leaf.
     pub(crate) queue: Option<QueueId>,
     pub(crate) priority: i32,
-    pub(crate) preemptible: bool,
+    pub(crate) preemptibility: Preemptibility,
     /// Parents before children, the gang itself first. One value is shared by all gangs without subgroups and topology.
     pub(crate) sub_groups: Arc<[SubGroup]>,
     pub(crate) pod_sets: PodSets,
@@ -145,6 +145,9 @@ pub(crate) struct Gang {
     pub(crate) refused: Option<Box<Refusal>>,
     /// What queues are charged for its pods, without pipelined ones.
     pub(crate) allocated: QueueResources,
+    /// What queues are charged for the core of a semi-preemptible gang, pipelined pods included. See
+    /// [`Ledger::settle_cores`](crate::ledger::Ledger::settle_cores).
+    pub(crate) core_allocated: QueueResources,
     /// How many victim searches in a row ended for lack of budget.
     pub(crate) searches_cut: u32,
     /// The first cycle in which the gang may search for victims again.
@@ -153,6 +156,8 @@ pub(crate) struct Gang {
     pub(crate) tried_by: u8,
     /// Whether the gang is in [`Ledger::dirty_gangs`](crate::ledger::Ledger).
     pub(crate) dirty: bool,
+    /// Whether the gang is in [`Ledger::unsettled_cores`](crate::ledger::Ledger).
+    pub(crate) core_unsettled: bool,
 }
 
 impl Gang {
@@ -171,6 +176,16 @@ impl Gang {
             .map_or(self.created, |eviction| eviction.max(self.created));
         let until = anchor + self.preemption_delay;
         (now < until).then_some(until)
+    }
+
+    /// Whether no pod of the gang may be evicted for others, and all are charged to the quota of its queue.
+    pub(crate) fn is_non_preemptible(&self) -> bool {
+        self.preemptibility == Preemptibility::NonPreemptible
+    }
+
+    /// Whether only the pods beyond its core may be evicted for others.
+    pub(crate) fn is_semi_preemptible(&self) -> bool {
+        self.preemptibility == Preemptibility::SemiPreemptible
     }
 
     /// Whether all its pods are background pods.

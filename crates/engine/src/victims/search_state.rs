@@ -16,7 +16,7 @@ use crate::victims::capacity::BaseCapacity;
 pub(crate) struct SearchState {
     /// Gangs with pending pods, in the order in which they are placed.
     pub(crate) pending: GangsByQueue,
-    /// Preemptible gangs with pods on nodes, in the order in which they lose pods.
+    /// Gangs with pods on nodes that may be evicted, in the order in which they lose pods.
     pub(crate) victims: GangsByQueue,
     pub(crate) base_capacity: BaseCapacity,
     /// By gang: the rank with which the lists contain it.
@@ -163,6 +163,5 @@ fn is_pending(ledger: &Ledger, gang: GangId) -> bool {
 }
 
 fn is_victim(ledger: &Ledger, gang: GangId) -> bool {
-    let gang = ledger.gang(gang);
-    gang.preemptible && gang.active_allocated() > 0
+    ledger.gang(gang).has_evictable_pods()
 }

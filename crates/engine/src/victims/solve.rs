@@ -9,7 +9,8 @@ use crate::cycle::Cycle;
 use crate::gangs::Candidates;
 use crate::ids::{GangId, PodId, QueueId};
 use crate::ledger::Checkpoint;
-use crate::model::Action;
+use crate::model::{Action, Preemptibility};
+use crate::reasons::Resource;
 use crate::report::{CycleProgress, Generator, SearchResult};
 use crate::share::{self, AllocatedBefore, Reclaimer};
 use crate::victims::SearchState;
@@ -99,13 +100,27 @@ impl Search<'_> {
     /// The gang as a reclaimer for all its pods.
     pub(crate) fn reclaimer(&self, cycle: &Cycle<'_>) -> Reclaimer {
         let mut pods = Vec::new();
-        let request = cycle.request_of(self.gang, Candidates::Simulated, &mut pods);
-        let saturation_multiplier = cycle.config.saturation_multiplier_millionths;
+        cycle.ledger.pods_to_place(self.gang, Candidates::Simulated, &mut pods);
+        self.reclaimer_for(cycle, &pods)
+    }
+
+    /// The gang as a reclaimer for these pods, placed or not.
+    pub(crate) fn reclaimer_for(&self, cycle: &Cycle<'_>, pods: &[PodId]) -> Reclaimer {
+        let memory_mib = cycle.gpu_memory_min_mib;
+        let request = cycle
+            .ledger
+            .queue_request(self.gang, pods, |shape| shape.requested(memory_mib));
+        let has_amount = Resource::any(|resource| request.non_preemptible[resource] > 0);
+        let non_preemptible = match cycle.ledger.gang(self.gang).preemptibility {
+            Preemptibility::Preemptible => None,
+            Preemptibility::SemiPreemptible => has_amount.then_some(request.non_preemptible),
+            Preemptibility::NonPreemptible => Some(request.non_preemptible),
+        };
         Reclaimer {
-            gang: self.gang,
             queue: self.queue,
-            request,
-            saturation_multiplier,
+            request: request.all,
+            non_preemptible,
+            saturation_multiplier: cycle.config.saturation_multiplier_millionths,
         }
     }
 
@@ -140,6 +155,7 @@ impl Cycle<'_> {
         if self.is_infeasible(search, pods) {
             return Solution::None(SearchResult::Exhausted);
         }
+        self.ledger.settle_cores();
         let mut progress = SearchProgress {
             before: share::allocated_of_queues(self.ledger),
             failed: FailedSets::default(),

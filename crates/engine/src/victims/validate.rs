@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use crate::cycle::Cycle;
 use crate::ids::{GangId, PodId};
 use crate::model::{Action, QueueResources};
-use crate::share::{self, AllocatedBefore, QueueLoss, Reclaimer};
+use crate::share::{self, AllocatedBefore, QueueLoss};
 use crate::victims::simulate::{VictimOutcome, victim_outcome};
 use crate::victims::solve::Search;
 
@@ -34,14 +34,15 @@ impl Cycle<'_> {
         }
     }
 
-    /// Whether every victim gang keeps at least its minimum or loses all pods: with less than the minimum it can't work.
+    /// Whether every victim gang keeps at least its minimum or loses all pods: with less than the minimum it can't work. Victims of a
+    /// semi-preemptible gang are never of its core, so it keeps what it has of its minimum.
     fn keeps_gangs_whole(&self, victims: &[PodId]) -> bool {
         group_by_gang(self, victims).iter().all(|(gang, pods)| {
             let gang = self.ledger.gang(*gang);
             let loses = pods
                 .iter()
                 .any(|pod| victim_outcome(self, *pod) == VictimOutcome::Evicted);
-            !loses || gang.active_allocated() == 0 || gang.is_satisfied()
+            !loses || gang.is_semi_preemptible() || gang.active_allocated() == 0 || gang.is_satisfied()
         })
     }
 
@@ -72,11 +73,7 @@ impl Cycle<'_> {
         victims: &[PodId],
         before: &AllocatedBefore,
     ) -> bool {
-        let request = self.ledger.requested_by(pods, self.gpu_memory_min_mib);
-        let reclaimer = Reclaimer {
-            request,
-            ..search.reclaimer(self)
-        };
+        let reclaimer = search.reclaimer_for(self, pods);
         let mut losses: Vec<QueueLoss> = Vec::new();
         for (gang, pods) in group_by_gang(self, victims) {
             let units = self.losses_of(gang, &pods);

@@ -63,7 +63,7 @@ impl VictimGang {
         } else {
             taken.extend(&unit);
         }
-        let may_have_rest = is_skipped || (unit.len() as u32) < evictable.total();
+        let may_have_rest = is_skipped || (!unit.is_empty() && (unit.len() as u32) < evictable.total());
         let rest = may_have_rest.then(|| VictimGang::rest(cycle, gang, taken)).flatten();
         let unit = (!is_skipped && !unit.is_empty()).then(|| EvictionUnit {
             gang,
@@ -75,7 +75,7 @@ impl VictimGang {
     /// The gang without the pods that were taken.
     fn rest(cycle: &Cycle<'_>, gang: GangId, taken: Vec<PodId>) -> Option<RankedGang> {
         let rest = Evictable::new(cycle.ledger, gang, &taken);
-        if rest.total() == 0 {
+        if !rest.has_unit() {
             return None;
         }
         let rank = GangRank::new(cycle.ledger.gang(gang), rest.elastic_state());

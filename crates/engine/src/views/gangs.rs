@@ -14,7 +14,7 @@ impl Cluster {
                 gang: &gang.key,
                 queue: self.ledger.symbols.text(gang.queue_name),
                 priority: gang.priority,
-                preemptible: gang.preemptible,
+                preemptibility: gang.preemptibility,
                 created: gang.created,
                 required: gang.required_pods(),
                 pods: gang.pod_sets.iter().map(crate::tables::PodSet::alive).sum(),

@@ -1,10 +1,10 @@
 //! The resources that pods take of nodes and queues, summed from the objects alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::kai_engine::model::{
     ComputeMode, Enforcement, EnforcementTier, GangKey, GangSpec, GpuRequest, Gpus, MemoryKind, Millis, NodeSpec,
-    PodKind, PodPhase, PodSpec, QueueResources, QueueSpec, ShareTerms,
+    PodKind, PodPhase, PodSpec, Preemptibility, QueueResources, QueueSpec, ShareTerms,
 };
 use super::super::kai_engine::reasons::Resource;
 use super::super::kai_engine::report::{Decision, Report, Status};
@@ -210,14 +210,28 @@ pub(crate) fn mixed_group(placed: &[&PlacedPod]) -> Option<String> {
     })
 }
 
-/// What queues are charged for the placed pods, with their limits as capacities; or for non-preemptible gangs only, with their quotas.
+/// What queues are charged for the placed pods, with their limits as capacities; or for non-preemptible gangs and the cores of
+/// semi-preemptible ones only, with their quotas.
 pub(crate) fn queue_loads(world: &World, placed: &[&PlacedPod], bound: QueueBoundKind) -> Loads {
     let mut loads = Loads::new();
+    let cores: BTreeMap<&GangKey, BTreeSet<&str>> = world
+        .gangs
+        .values()
+        .filter(|gang| gang.preemptibility == Preemptibility::SemiPreemptible)
+        .map(|gang| (&gang.key, core_of(world, gang, placed)))
+        .collect();
     for placed_pod in placed {
         let Some(gang) = gang_of(world, &placed_pod.pod) else {
             continue;
         };
-        if bound == QueueBoundKind::Quota && gang.preemptible {
+        let is_charged = match (bound, gang.preemptibility) {
+            (QueueBoundKind::Limit, _) | (QueueBoundKind::Quota, Preemptibility::NonPreemptible) => true,
+            (QueueBoundKind::Quota, Preemptibility::Preemptible) => false,
+            (QueueBoundKind::Quota, Preemptibility::SemiPreemptible) => {
+                cores[&gang.key].contains(placed_pod.pod.uid.as_str())
+            }
+        };
+        if !is_charged {
             continue;
         }
         let Some(node) = world.nodes.get(&placed_pod.node) else {
@@ -286,6 +300,64 @@ pub(crate) fn overloaded(before: &Loads, after: &Loads) -> Option<String> {
         let old = before.get(what).map_or(0, |(load, _)| *load);
         (*load > capacity && *load > old).then(|| format!("{what}: {load} of {capacity}, {old} before"))
     })
+}
+
+/// The pods of the core of a gang, by uid.
+pub(crate) fn core_of<'p>(world: &World, gang: &GangSpec, placed: &[&'p PlacedPod]) -> BTreeSet<&'p str> {
+    let mut pods: Vec<&PodSpec> = placed
+        .iter()
+        .map(|placed_pod| &placed_pod.pod)
+        .filter(|pod| gang_of(world, pod).is_some_and(|of| of.key == gang.key))
+        .collect();
+    pods.sort_by_key(|pod| (pod.created, &pod.uid));
+    let core = if gang.sub_groups.is_empty() {
+        leaf_core(&pods, None, gang.min_member).1
+    } else {
+        sub_group_core(gang, None, gang.min_sub_group, &pods).1
+    };
+    core.into_iter().collect()
+}
+
+/// Whether a leaf has its minimum, and its core.
+fn leaf_core<'p>(pods: &[&'p PodSpec], name: Option<&str>, min: u32) -> (bool, Vec<&'p str>) {
+    let ours = pods.iter().filter(|pod| pod.sub_group.as_deref() == name);
+    let core: Vec<&str> = ours.map(|pod| pod.uid.as_str()).take(min as usize).collect();
+    (core.len() == min as usize, core)
+}
+
+/// Whether a subgroup has its minimum, and its core: first the members that have their minimum, of these first the ones that need no pod,
+/// then by name; and only as many as are required.
+fn sub_group_core<'p>(
+    gang: &GangSpec,
+    name: Option<&str>,
+    min: Option<u32>,
+    pods: &[&'p PodSpec],
+) -> (bool, Vec<&'p str>) {
+    let mut children: Vec<_> = gang
+        .sub_groups
+        .iter()
+        .filter(|group| group.parent.as_deref() == name)
+        .collect();
+    children.sort_by_key(|group| &group.name);
+    let required = min.map_or(children.len(), |min| min as usize);
+    let mut cores: Vec<(bool, Vec<&str>)> = children
+        .into_iter()
+        .map(|group| {
+            let name = Some(group.name.as_str());
+            let is_leaf = gang.sub_groups.iter().all(|other| other.parent.as_deref() != name);
+            match is_leaf {
+                true => leaf_core(pods, name, group.min_member.unwrap_or(0)),
+                false => sub_group_core(gang, name, group.min_sub_group, pods),
+            }
+        })
+        .filter(|(is_whole, core)| *is_whole || !core.is_empty())
+        .collect();
+    cores.sort_by_key(|(is_whole, core)| (!is_whole, !core.is_empty()));
+    let is_whole = cores.iter().filter(|(is_whole, _)| *is_whole).count() >= required;
+    (
+        is_whole,
+        cores.into_iter().take(required).flat_map(|(_, core)| core).collect(),
+    )
 }
 
 /// Whether a gang with these numbers of pods by subgroup has its minimum.

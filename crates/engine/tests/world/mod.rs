@@ -361,7 +361,7 @@ impl World {
             created: self.now - Millis::seconds(100 + plan.age),
             queue: leaves[plan.queue % leaves.len()].clone(),
             priority: plan.priority,
-            preemptible: plan.priority < 100,
+            preemptibility: plan.preemptibility(),
             min_member,
             min_sub_group,
             topology: plan.topology.as_ref().map(constraint),

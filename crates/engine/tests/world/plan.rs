@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::option::weighted;
 use proptest::prelude::*;
 
-use super::super::kai_engine::model::{ComputeMode, Enforcement, EnforcementTier, ShareTerms};
+use super::super::kai_engine::model::{ComputeMode, Enforcement, EnforcementTier, Preemptibility, ShareTerms};
 
 /// A cluster with its gangs, and the steps that change it.
 #[derive(Clone)]
@@ -100,6 +100,17 @@ pub(crate) struct GangPlan {
     pub(crate) share: ShareTerms,
     /// Whether its pods are background pods.
     pub(crate) background: bool,
+    pub(crate) semi_preemptible: bool,
+}
+
+impl GangPlan {
+    pub(crate) fn preemptibility(&self) -> Preemptibility {
+        match (self.semi_preemptible, self.priority) {
+            (true, _) => Preemptibility::SemiPreemptible,
+            (false, ..100) => Preemptibility::Preemptible,
+            (false, _) => Preemptibility::NonPreemptible,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -382,10 +393,11 @@ fn gangs(class: Class) -> BoxedStrategy<GangPlan> {
         weighted(0.15, topology),
         weighted(0.1, 0u8..3),
         weighted(0.05, special_pod),
-        (share_terms(), prop::bool::weighted(0.15)),
+        (share_terms(), prop::bool::weighted(0.15), prop::bool::weighted(0.25)),
     )
         .prop_map(
-            |(queue, priority, age, runs, requests, shape, topology, rack, special_pod, (share, background))| {
+            |(queue, priority, age, runs, requests, shape, topology, rack, special_pod, terms)| {
+                let (share, background, semi_preemptible) = terms;
                 GangPlan {
                     queue,
                     priority,
@@ -398,6 +410,7 @@ fn gangs(class: Class) -> BoxedStrategy<GangPlan> {
                     special_pod,
                     share,
                     background,
+                    semi_preemptible,
                 }
             },
         )

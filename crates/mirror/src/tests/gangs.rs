@@ -1,5 +1,7 @@
 //! Pod groups: priority classes, timestamps, counts of pods.
 
+use kai_engine::model::Preemptibility;
+
 use super::*;
 
 #[test]
@@ -14,7 +16,10 @@ fn a_change_of_a_priority_class_reaches_its_gangs() {
     let [Event::Gang(gang)] = events.as_slice() else {
         panic!("one gang is affected: {events:?}")
     };
-    assert_eq!((gang.priority, gang.preemptible), (200, false));
+    assert_eq!(
+        (gang.priority, gang.preemptibility),
+        (200, Preemptibility::NonPreemptible)
+    );
     world.mirror.apply_priority_class(&class);
     assert!(world.mirror.take_outbox().events.is_empty(), "nothing changed");
 }

@@ -1,5 +1,7 @@
 //! Namespaces and priorities that queues allow.
 
+use kai_engine::model::Preemptibility;
+
 use super::*;
 
 fn add_priority_classes(world: &mut World) {
@@ -91,10 +93,10 @@ fn a_gang_that_runs_above_a_new_ceiling_loses_its_rank_and_not_its_place() {
     world.queue_with("q", json!({ "parentQueue": "top" }), &bounded);
     let outbox = world.mirror.take_outbox();
     let gang = outbox.events.iter().find_map(|event| match event {
-        Event::Gang(gang) => Some((gang.priority, gang.preemptible, gang.refused.is_some())),
+        Event::Gang(gang) => Some((gang.priority, gang.preemptibility, gang.refused.is_some())),
         _ => None,
     });
-    assert_eq!(gang, Some((40, true, true)));
+    assert_eq!(gang, Some((40, Preemptibility::Preemptible, true)));
     outbox.events.into_iter().for_each(|event| world.engine.apply(event));
     assert_eq!(world.decide(), [""; 0], "it runs on");
     assert_eq!(world.status("uid-p"), Some(Status::Running));

@@ -26,11 +26,7 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, namespace: &str, po
             .raw("\"><dl class=\"facts\"><dt>queue</dt><dd>");
         queue_link(html, facts, &gang.queue);
         html.raw("</dd><dt>priority</dt><dd>").show(gang.priority);
-        html.raw(if gang.preemptible {
-            ", preemptible"
-        } else {
-            ", non-preemptible"
-        });
+        html.raw(", ").raw(gang.preemptibility().name());
         html.raw("</dd><dt>pod group</dt><dd>")
             .text(pod_group)
             .raw("</dd><dt>pods placed</dt><dd>");

@@ -1,5 +1,7 @@
 //! All workloads, whether they wait or run.
 
+use kai_view::Preemptibility;
+
 use super::ROWS_MAX;
 use super::words::{counted, head, progress, queue_link, rest_row, workload_link};
 use crate::blocks::Blocks;
@@ -37,12 +39,10 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, queue: Option<&str>
             html.raw("</th><td>").text(&gang.namespace).raw("</td><td>");
             queue_link(html, facts, &gang.queue);
             html.raw("</td><td>").show(gang.priority);
-            html.raw(if gang.preemptible {
-                ""
-            } else {
-                " <small>non-preemptible</small>"
-            })
-            .raw("</td><td>");
+            if gang.preemptibility() != Preemptibility::Preemptible {
+                html.raw(" <small>").raw(gang.preemptibility().name()).raw("</small>");
+            }
+            html.raw("</td><td>");
             super::gang::state(html, gang);
             html.raw("</td><td>");
             progress(html, gang);

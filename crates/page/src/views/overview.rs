@@ -310,13 +310,17 @@ fn waiting(blocks: &mut Blocks, facts: &Facts<'_>) {
 
 /// The kind of a reason: its text up to the numbers and names.
 fn reason_class(reason: Option<&str>) -> &str {
-    const CLASSES: [(&str, &str); 9] = [
+    const CLASSES: [(&str, &str); 10] = [
         ("no nodes with enough resources", "no node has enough free resources"),
         ("only ", "only a part of the gang fits"),
         ("over the limit of queue", "over the limit of its queue"),
         (
             "non-preemptible and over the quota",
             "non-preemptible and over the quota of its queue",
+        ),
+        (
+            "the core is non-preemptible and over the quota",
+            "the core is non-preemptible and over the quota of its queue",
         ),
         ("waits for pods to leave", "promised a place; waits for pods to leave"),
         ("the gang has ", "pods of the gang are missing"),

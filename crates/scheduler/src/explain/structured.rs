@@ -20,7 +20,7 @@ pub(super) fn reasons(reason: &Reason, text: &str) -> Vec<UnschedulableReason> {
     };
     match reason {
         Reason::OverLimit(bound) => vec![entry(UnschedulableReason::OVER_LIMIT, Some(over_limit(bound)))],
-        Reason::OverQuota(bound) => {
+        Reason::OverQuota(bound) | Reason::CoreOverQuota(bound) => {
             vec![entry(
                 UnschedulableReason::NON_PREEMPTIBLE_OVER_QUOTA,
                 Some(over_quota(bound)),

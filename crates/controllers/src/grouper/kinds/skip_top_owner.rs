@@ -34,10 +34,7 @@ fn inherit(workload: &Workload<'_>, base: &mut Owner, skipped: &Owner) {
     let class = class.filter(|class| workload.cluster.has_priority_class(class));
     let preemptibility = defaults
         .preemptibility(&skipped.kind, skipped.group())
-        .map(|preemptibility| match preemptibility {
-            Preemptibility::Preemptible => keys::PREEMPTIBLE,
-            Preemptibility::NonPreemptible => keys::NON_PREEMPTIBLE,
-        });
+        .map(Preemptibility::name);
     for (key, value) in &skipped.labels {
         base.labels.entry(key.clone()).or_insert_with(|| value.clone());
     }

@@ -105,11 +105,11 @@ fn preemptibility_delays_and_topology() {
         } } }),
     );
     let pod = pod(json!({ "metadata": {
-        "labels": { "kai.scheduler/preemptibility": "non-preemptible" },
+        "labels": { "kai.scheduler/preemptibility": "semi-preemptible" },
         "annotations": { "kai.scheduler/preemption-delay": "10m" },
     } }));
     let desired = Fixture::default().desired(&[owner], &pod).unwrap();
-    assert_eq!(json!(desired.spec.preemptibility), "non-preemptible");
+    assert_eq!(json!(desired.spec.preemptibility), "semi-preemptible");
     assert_eq!(
         desired.spec.preemption_delay.as_deref(),
         Some("10m"),

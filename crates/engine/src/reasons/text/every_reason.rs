@@ -136,6 +136,10 @@ fn a_gang_that_is_not_placed() {
         "non-preemptible and over the quota of queue q: 2 GB of memory, 1 GB of memory in use, 1.5 GB of memory more asked for",
     );
     check(
+        Reason::CoreOverQuota(bound(Resource::Gpu, 1_000_000)),
+        "the core is non-preemptible and over the quota of queue q: 2 GPUs, 1 GPU in use, 1.5 GPUs more asked for",
+    );
+    check(
         Reason::NoNode(rejections()),
         "no nodes with enough resources were found: 2 node(s) didn't have enough resources: GPUs; held by team/train (1 GPU)",
     );

@@ -102,6 +102,7 @@ impl fmt::Display for ReasonText<'_, Reason> {
             },
             Reason::OverLimit(bound) => write!(f, "over the limit of {bound}"),
             Reason::OverQuota(bound) => write!(f, "non-preemptible and over the quota of {bound}"),
+            Reason::CoreOverQuota(bound) => write!(f, "the core is non-preemptible and over the quota of {bound}"),
             Reason::NoNode(rejections) => {
                 let rejections = self.of(rejections);
                 write!(f, "no nodes with enough resources were found: {rejections}")

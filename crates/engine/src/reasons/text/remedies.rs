@@ -197,6 +197,7 @@ fn held_text(group: &[&Holder], name: &dyn Fn(&GangKey) -> String) -> String {
         Claim::SameQueue => "in your queue, not of lower priority".to_owned(),
         Claim::WithinQuota => format!("queue {queue} is within its quota"),
         Claim::NonPreemptible => "non-preemptible".to_owned(),
+        Claim::Core => "the non-preemptible core of a semi-preemptible gang".to_owned(),
     };
     let gpus: i64 = group.iter().map(|holder| holder.gpus.0).sum();
     match gpus {

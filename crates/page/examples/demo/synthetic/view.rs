@@ -114,6 +114,7 @@ impl Simulation {
             queue: gang.queue.into(),
             priority: gang.priority,
             preemptible: gang.priority < 100,
+            preemptibility: None,
             min: count,
             pods: count,
             running: count - waiting - starting,

@@ -88,6 +88,7 @@ const WORDS: &[&str] = &[
     "prefer-larger",
     "prefer-smaller",
     keys::PREEMPTIBLE,
+    keys::SEMI_PREEMPTIBLE,
     keys::NON_PREEMPTIBLE,
     keys::RECEIVED_REGULAR,
     keys::RECEIVED_FRACTION,
