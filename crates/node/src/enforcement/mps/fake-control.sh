@@ -10,7 +10,7 @@ alive() { [ -e "$pid" ] && kill -0 "$(cat "$pid")" 2>/dev/null; }
 
 case " $* " in
 *" -f "*)
-    [ "$behavior" = die ] && exit 1
+    [ "$behavior" = die ] && { echo "An instance of this daemon is already running" >&2; exit 1; }
     for word in "$@"; do config=$word; done
     case " $* " in
     *" -a "*)

@@ -11,7 +11,7 @@ use kai_gpu::{Driver, GpuComputeMode};
 use tokio::sync::{oneshot, watch};
 
 use super::commands::{self, Command};
-use super::launch::Launcher;
+use super::launch::{Launcher, first_line};
 use super::plan::{Daemon, MpsPlan, Namespace, Namespaces};
 use super::supervise::{Health, Order, Seen, Supervisor};
 
@@ -22,6 +22,9 @@ const COMMAND_MAX: Duration = Duration::from_secs(10);
 /// How long the work of one client may take to end when the daemon is stopped, and the daemon itself. The agent's pod has ten seconds.
 const STOP_MAX: Duration = Duration::from_secs(3);
 
+/// How long the last words of a daemon that has ended may take to arrive: a process that it started may keep the pipe open.
+const SAID_MAX: Duration = Duration::from_secs(1);
+
 /// What the thread needs to know.
 #[derive(Debug, Clone)]
 pub struct MpsConfig {
@@ -29,6 +32,8 @@ pub struct MpsConfig {
     pub plan: MpsPlan,
     /// The host's `/` in this process.
     pub host_root: PathBuf,
+    /// The program that enters the host's mount namespace: [`super::launch::THIS_PROGRAM`], except in tests.
+    pub own_program: PathBuf,
     /// Where the files of the tier are; the same path here and on the host.
     pub state_dir: PathBuf,
     /// Between two looks at the daemons.
@@ -110,6 +115,7 @@ pub fn start(config: MpsConfig, driver: Arc<dyn Driver>) -> MpsHandle {
     let worker = Worker {
         launcher: Launcher {
             host_root: config.host_root.clone(),
+            own_program: config.own_program.clone(),
             program: config.plan.program.clone(),
         },
         config,
@@ -136,6 +142,8 @@ struct Supervised {
     daemon: Daemon,
     supervisor: Supervisor,
     child: Option<Child>,
+    /// The first line that it prints.
+    said: Option<Receiver<String>>,
     /// Why the last start failed.
     failed: Option<String>,
 }
@@ -149,6 +157,7 @@ impl Worker {
                 daemon,
                 supervisor: Supervisor::new(Instant::now()),
                 child: None,
+                said: None,
                 failed: None,
             })
             .collect();
@@ -230,7 +239,13 @@ impl Worker {
             Ok(Some(status)) => {
                 one.child = None;
                 let log = one.daemon.log_dir.join("control.log");
-                return Seen::Ended(format!("it ended ({status}); see {}", log.display()));
+                let said = one.said.take().and_then(|said| said.recv_timeout(SAID_MAX).ok());
+                let said = said.filter(|said| !said.is_empty()).map(|said| format!(": {said}"));
+                return Seen::Ended(format!(
+                    "it ended ({status}){}; see {}",
+                    said.unwrap_or_default(),
+                    log.display()
+                ));
             }
             Ok(None) => {}
             Err(error) => return Seen::Silent(error.to_string()),
@@ -263,12 +278,12 @@ impl Worker {
             std::fs::write(path, text).map_err(|error| format!("writing {}: {error}", path.display()))?;
         }
         let mut command = self.launcher.command(&one.daemon.arguments, &one.daemon.environment);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        one.child = Some(
-            command
-                .spawn()
-                .map_err(|error| format!("starting {}: {error}", self.launcher.program))?,
-        );
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .map_err(|error| format!("starting {}: {error}", self.launcher.program))?;
+        one.said = Some(first_line(child.stderr.take()));
+        one.child = Some(child);
         tracing::info!(daemon = one.daemon.name, "started");
         Ok(())
     }

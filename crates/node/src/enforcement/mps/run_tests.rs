@@ -11,17 +11,21 @@ use crate::enforcement::mps::plan::{Protocol, namespace_name};
 /// A fake host with the program, and the thread that runs it.
 struct Stage {
     dir: tempfile::TempDir,
-    driver: Arc<FakeDriver>,
+    driver: Arc<dyn Driver>,
     handle: MpsHandle,
 }
 
 impl Stage {
     fn new(protocol: Protocol, behavior: &str) -> Stage {
+        let driver = FakeDriver::new(&Settings::of("h100", 2)).unwrap();
+        Stage::with_driver(protocol, behavior, Arc::new(driver))
+    }
+
+    fn with_driver(protocol: Protocol, behavior: &str, driver: Arc<dyn Driver>) -> Stage {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("nvidia-cuda-mps-control");
         std::fs::write(&program, include_str!("fake-control.sh")).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let driver = Arc::new(FakeDriver::new(&Settings::of("h100", 2)).unwrap());
         let gpus = driver
             .devices()
             .unwrap()
@@ -38,6 +42,7 @@ impl Stage {
                 gpus,
             },
             host_root: "/".into(),
+            own_program: "/nowhere".into(),
             state_dir: dir.path().join("state"),
             pace: Duration::from_millis(20),
         };
@@ -159,7 +164,10 @@ async fn a_daemon_that_is_started_anew_knows_the_namespaces_of_running_container
 async fn a_daemon_that_dies_or_has_no_server_is_reported() {
     let stage = Stage::new(Protocol::Namespaces, "die");
     let reason = stage.until(fails).await.ability().unwrap_err();
-    assert!(reason.contains("exit status: 1"), "{reason}");
+    assert!(
+        reason.contains("it ended (exit status: 1): An instance of this daemon is already running; see "),
+        "{reason}"
+    );
     stage.handle.stop().await;
     // A daemon whose server has ended answers, and its clients would run without limits.
     let stage = Stage::new(Protocol::Namespaces, "");
@@ -185,6 +193,66 @@ async fn a_compute_mode_that_somebody_changed_is_set_again() {
     stage.handle.stop().await;
 }
 
+/// A driver that keeps the compute mode of its GPUs.
+#[derive(Debug)]
+struct FixedModes(FakeDriver);
+
+impl Driver for FixedModes {
+    fn kind(&self) -> kai_gpu::DriverKind {
+        self.0.kind()
+    }
+
+    fn devices(&self) -> Result<kai_gpu::Inventory, kai_gpu::GpuError> {
+        self.0.devices()
+    }
+
+    fn samples(&self) -> Result<Vec<kai_gpu::Sample>, kai_gpu::GpuError> {
+        self.0.samples()
+    }
+
+    fn probe(&self, uuid: &str) -> Result<(), kai_gpu::GpuError> {
+        self.0.probe(uuid)
+    }
+
+    fn wait_events(&self, timeout: Duration) -> Result<Vec<kai_gpu::HealthEvent>, kai_gpu::GpuError> {
+        self.0.wait_events(timeout)
+    }
+
+    fn compute_mode(&self, gpu: &str) -> Result<Option<GpuComputeMode>, kai_gpu::GpuError> {
+        self.0.compute_mode(gpu)
+    }
+}
+
+#[tokio::test]
+async fn without_the_compute_mode_there_is_no_daemon() {
+    let driver = FixedModes(FakeDriver::new(&Settings::of("h100", 2)).unwrap());
+    let stage = Stage::with_driver(Protocol::Namespaces, "", Arc::new(driver));
+    let reason = stage.until(fails).await.ability().unwrap_err();
+    assert!(
+        reason.contains("setting the compute mode of GPU") && reason.contains("Not Supported"),
+        "{reason}"
+    );
+    let refusal = stage.handle.open(namespace(25)).await.unwrap_err();
+    assert!(refusal.contains("does not serve"), "{refusal}");
+    stage.handle.stop().await;
+    assert_eq!(stage.calls(), "", "clients of a daemon would not be held");
+}
+
+#[tokio::test]
+async fn a_program_that_is_gone_is_named() {
+    let stage = Stage::new(Protocol::Namespaces, "");
+    stage.until(|status| *status == MpsStatus::Serves).await;
+    std::fs::remove_file(stage.dir.path().join("nvidia-cuda-mps-control")).unwrap();
+    let pid = std::fs::read_to_string(stage.pid_file()).unwrap();
+    std::process::Command::new("kill").arg(pid.trim()).status().unwrap();
+    let named = |status: &MpsStatus| {
+        let refusal = status.ability().err().unwrap_or_default();
+        refusal.contains("starting /") && refusal.contains("nvidia-cuda-mps-control: No such file")
+    };
+    stage.until(named).await;
+    stage.handle.stop().await;
+}
+
 #[tokio::test]
 async fn the_older_protocol_has_a_daemon_per_gpu_and_commands_on_stdin() {
     let stage = Stage::new(Protocol::Legacy, "");
@@ -205,6 +273,7 @@ fn a_command_that_hangs_is_given_up() {
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     let launcher = Launcher {
         host_root: "/".into(),
+        own_program: "/nowhere".into(),
         program: program.display().to_string(),
     };
     let refusal = launcher
@@ -213,6 +282,7 @@ fn a_command_that_hangs_is_given_up() {
     assert!(refusal.contains("no answer within"), "{refusal}");
     let elsewhere = Launcher {
         host_root: "/host".into(),
+        own_program: "/proc/self/exe".into(),
         program: "/usr/bin/nvidia-cuda-mps-control".to_owned(),
     };
     let command = elsewhere.command(&["-q".to_owned()], &[]);
@@ -222,8 +292,6 @@ fn a_command_that_hangs_is_given_up() {
         words,
         [
             "mps-launch",
-            "--root",
-            "/host",
             "--",
             "/usr/bin/nvidia-cuda-mps-control",
             "-q"

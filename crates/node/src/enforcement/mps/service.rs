@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use super::ability::ability;
 use super::container::{ShareRequest, edits, share};
+use super::launch::THIS_PROGRAM;
 use super::plan::{MpsPlan, namespace_name};
 use super::run::{MpsConfig, MpsHandle, MpsStatus, start};
 use crate::driver_files::cdi::Edits;
@@ -62,6 +63,7 @@ impl MpsService {
             let config = MpsConfig {
                 plan: plan.clone(),
                 host_root: self.host_root.clone(),
+                own_program: THIS_PROGRAM.into(),
                 state_dir: self.state_dir.clone(),
                 pace: PACE,
             };
