@@ -18,10 +18,7 @@ pub(crate) struct Arguments {
 /// Returns only if the program can't be run.
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Arguments { program, arguments } = arguments;
-    let error = become_program(&program, &arguments);
-    Err(anyhow::Error::new(error).context(format!(
-        "running {program} in the mount namespace of the host; the node agent's pod needs hostPID: true and a privileged container"
-    )))
+    Err(become_program(&program, &arguments).into())
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use crate::driver_files::store::CDI_DIR;
 use crate::enforcement::audit::EVICT_AFTER;
 use crate::enforcement::facts::EnforcementSettings;
 use crate::enforcement::hold::EnforcePolicy;
+use crate::enforcement::mps::launch::THIS_PROGRAM;
 use crate::enforcement::promise::UnifiedMemoryLimit;
 use crate::enforcement::tier::Enforce;
 use crate::enforcement::watch::run::{GRACE_DEFAULT, PACE as WATCH_PACE};
@@ -409,6 +410,7 @@ impl Args {
                 processes: ProcessFiles::of(&self.host.roots()),
                 environment: hook_environment,
                 program: None,
+                launcher: THIS_PROGRAM.into(),
             },
             repair: self.enforce_repair,
             watch_grace: Duration::from_secs(self.watch_grace_seconds),

@@ -218,12 +218,7 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
 fn mps_service(settings: &Settings, driver: &Arc<dyn Driver>) -> Option<Arc<MpsService>> {
     let limits = &settings.enforcement;
     match limits.enforce {
-        Enforce::Mps => Some(Arc::new(MpsService::new(
-            driver.clone(),
-            limits.host_root.clone(),
-            limits.state_dir.clone(),
-            limits.processes.clone(),
-        ))),
+        Enforce::Mps => Some(Arc::new(MpsService::new(driver.clone(), limits))),
         Enforce::Auto | Enforce::Driver | Enforce::Watch | Enforce::None => None,
     }
 }

@@ -44,6 +44,8 @@ pub struct EnforcementSettings {
     pub environment: Vec<String>,
     /// The files of the hook's program. `None`: those of this process.
     pub program: Option<ProgramFiles>,
+    /// The program that enters the host's mount namespace for the multi-process server: this one, except in tests.
+    pub launcher: PathBuf,
 }
 
 /// What the decision follows from, for one driver.

@@ -9,7 +9,7 @@ alive() { [ -e "$pid" ] && kill -0 "$(cat "$pid")" 2>/dev/null; }
 
 case " $* " in
 *" -f "*)
-    [ "$behavior" = die ] && exit 1
+    [ "$behavior" = die ] && { echo "An instance of this daemon is already running" >&2; exit 1; }
     for word in "$@"; do config=$word; done
     for wanted in 'schema_version = "1.0"' '[servers.kai]' '[features.memacct]'; do
         grep -qF "$wanted" "$config" || { echo "no $wanted" >&2; exit 2; }

@@ -1,7 +1,7 @@
 //! Runs the host's control program. In the agent's container the program would find neither its libraries nor the server that it starts, and the
 //! host's files are read-only there; so a child of this program enters the mount namespace of the host's init first. A call has a time limit.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -21,14 +21,39 @@ const HOST_MOUNTS: &str = "/proc/1/ns/mnt";
 const POLL: Duration = Duration::from_millis(20);
 /// Longest answer that is kept.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
+/// Longest message of a daemon that is kept.
+const LINE_BYTES_MAX: u64 = 4096;
+/// This program, in the eyes of the kernel.
+pub const THIS_PROGRAM: &str = "/proc/self/exe";
 
 /// How the host's program is run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launcher {
     /// The host's `/` in this process.
     pub host_root: PathBuf,
+    /// The program with the command [`LAUNCH_COMMAND`]: [`THIS_PROGRAM`], except in tests.
+    pub own_program: PathBuf,
     /// The program, as the host names it.
     pub program: String,
+}
+
+/// Why a program of the host does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// The host's mount namespace can't be entered.
+    #[error(
+        "entering the mount namespace of the host ({HOST_MOUNTS}): {0}; the node agent's pod needs hostPID: true and a privileged container \
+         (chart: nodeAgent.hostPID, nodeAgent.privileged)"
+    )]
+    Namespace(std::io::Error),
+    /// The program can't be run there.
+    #[error("running {program} on the host: {error}; install the driver's compute utilities there")]
+    Program {
+        /// Its path.
+        program: String,
+        /// What the kernel said.
+        error: std::io::Error,
+    },
 }
 
 impl Launcher {
@@ -37,7 +62,7 @@ impl Launcher {
         let mut command = match self.host_root == Path::new("/") {
             true => std::process::Command::new(&self.program),
             false => {
-                let mut command = std::process::Command::new("/proc/self/exe");
+                let mut command = std::process::Command::new(&self.own_program);
                 command.arg(LAUNCH_COMMAND).arg("--").arg(&self.program);
                 command
             }
@@ -116,14 +141,32 @@ fn reader(pipe: Option<impl Read + Send + 'static>) -> std::sync::mpsc::Receiver
     receiver
 }
 
+/// The first line that a daemon prints; the rest is read and dropped, so that the daemon never waits for a reader.
+pub(super) fn first_line(pipe: Option<impl Read + Send + 'static>) -> std::sync::mpsc::Receiver<String> {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let Some(mut pipe) = pipe.map(BufReader::new) else {
+            return;
+        };
+        let mut line = Vec::new();
+        let _ = pipe.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
+        let _ = sender.send(String::from_utf8_lossy(&line).trim().to_owned());
+        let _ = std::io::copy(&mut pipe, &mut std::io::sink());
+    });
+    receiver
+}
+
 /// Enters the mount namespace of the host's init and becomes the program. Returns only if that fails. The process must have one thread.
-pub fn become_program(program: &str, arguments: &[String]) -> std::io::Error {
+pub fn become_program(program: &str, arguments: &[String]) -> LaunchError {
     let entered = std::fs::File::open(HOST_MOUNTS).and_then(|namespace| {
         let kind = Some(LinkNameSpaceType::Mount);
         move_into_link_name_space(namespace.as_fd(), kind).map_err(std::io::Error::from)
     });
     match entered {
-        Ok(()) => std::process::Command::new(program).args(arguments).exec(),
-        Err(error) => error,
+        Ok(()) => LaunchError::Program {
+            program: program.to_owned(),
+            error: std::process::Command::new(program).args(arguments).exec(),
+        },
+        Err(error) => LaunchError::Namespace(error),
     }
 }

@@ -12,7 +12,7 @@ use kai_gpu::Driver;
 use tokio::sync::{oneshot, watch};
 
 use super::commands::{self, Command};
-use super::launch::Launcher;
+use super::launch::{Launcher, first_line};
 use super::modes::{fence, give_back};
 use super::plan::{Daemon, MpsPlan, Namespace, Namespaces};
 use super::supervise::{Health, Order, Seen, Supervisor};
@@ -30,6 +30,9 @@ const CLIENT_STOP_MAX: Duration = Duration::from_secs(1);
 /// How long a caller waits for the stop: a driver that hangs may hold up the compute modes.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(8);
 
+/// How long the last words of a daemon that has ended may take to arrive: a process that it started may keep the pipe open.
+const SAID_MAX: Duration = Duration::from_secs(1);
+
 /// What the thread needs to know.
 #[derive(Debug, Clone)]
 pub struct MpsConfig {
@@ -37,6 +40,8 @@ pub struct MpsConfig {
     pub plan: MpsPlan,
     /// The host's `/` in this process.
     pub host_root: PathBuf,
+    /// The program that enters the host's mount namespace: [`super::launch::THIS_PROGRAM`], except in tests.
+    pub own_program: PathBuf,
     /// Where the files of the tier are; the same path here and on the host.
     pub state_dir: PathBuf,
     /// Between two looks at the daemon.
@@ -132,6 +137,7 @@ pub fn start(config: MpsConfig, driver: Arc<dyn Driver>) -> MpsHandle {
     let worker = Worker {
         launcher: Launcher {
             host_root: config.host_root.clone(),
+            own_program: config.own_program.clone(),
             program: config.plan.program.clone(),
         },
         driver,
@@ -162,6 +168,8 @@ struct Worker {
     daemon: Daemon,
     supervisor: Supervisor,
     child: Option<Child>,
+    /// The first line that it prints.
+    said: Option<Receiver<String>>,
     /// Why the last start failed.
     failed: Option<String>,
     /// Why there is to be no daemon.
@@ -249,7 +257,13 @@ impl Worker {
             Ok(Some(status)) => {
                 self.child = None;
                 let log = self.daemon.log_dir.join("control.log");
-                return Seen::Ended(format!("it ended ({status}); see {}", log.display()));
+                let said = self.said.take().and_then(|said| said.recv_timeout(SAID_MAX).ok());
+                let said = said.filter(|said| !said.is_empty()).map(|said| format!(": {said}"));
+                return Seen::Ended(format!(
+                    "it ended ({status}){}; see {}",
+                    said.unwrap_or_default(),
+                    log.display()
+                ));
             }
             Ok(None) => {}
             Err(error) => return Seen::Silent(error.to_string()),
@@ -285,12 +299,15 @@ impl Worker {
         }
         std::fs::write(config_file, config).map_err(|error| format!("writing {}: {error}", config_file.display()))?;
         let mut command = self.launcher.command(arguments, environment);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        self.child = Some(
-            command
-                .spawn()
-                .map_err(|error| format!("starting {}: {error}", self.launcher.program))?,
-        );
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .map_err(|error| format!("starting {}: {error}", self.launcher.program))?;
+        self.said = Some(first_line(child.stderr.take()));
+        self.child = Some(child);
         tracing::info!("started the daemon of the multi-process server");
         Ok(())
     }

@@ -11,18 +11,22 @@ use crate::enforcement::mps::plan::namespace_name;
 /// A fake host with the program, and the thread that runs it.
 struct Stage {
     dir: tempfile::TempDir,
-    driver: Arc<FakeDriver>,
+    driver: Arc<dyn Driver>,
     plan: MpsPlan,
     handle: MpsHandle,
 }
 
 impl Stage {
     fn new(behavior: &str) -> Stage {
+        let driver = FakeDriver::new(&Settings::of("h100", 2)).unwrap();
+        Stage::with_driver(behavior, Arc::new(driver))
+    }
+
+    fn with_driver(behavior: &str, driver: Arc<dyn Driver>) -> Stage {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("nvidia-cuda-mps-control");
         std::fs::write(&program, include_str!("fake-control.sh")).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let driver = Arc::new(FakeDriver::new(&Settings::of("h100", 2)).unwrap());
         let gpus = driver
             .devices()
             .unwrap()
@@ -39,6 +43,7 @@ impl Stage {
         let config = MpsConfig {
             plan: plan.clone(),
             host_root: "/".into(),
+            own_program: "/nowhere".into(),
             state_dir: dir.path().join("state"),
             pace: Duration::from_millis(20),
         };
@@ -171,7 +176,10 @@ async fn a_daemon_that_is_started_anew_knows_the_namespaces_of_running_container
 async fn a_daemon_that_dies_or_has_no_server_is_reported() {
     let stage = Stage::new("die");
     let reason = stage.until(fails).await.ability().unwrap_err();
-    assert!(reason.contains("exit status: 1"), "{reason}");
+    assert!(
+        reason.contains("it ended (exit status: 1): An instance of this daemon is already running; see "),
+        "{reason}"
+    );
     stage.handle.stop().await;
     // A daemon whose server has ended answers, and its clients would run without limits.
     let stage = Stage::new("");
@@ -194,6 +202,66 @@ async fn a_compute_mode_that_somebody_changed_is_set_again() {
         }
     };
     tokio::time::timeout(Duration::from_secs(60), fenced).await.unwrap();
+    stage.handle.stop().await;
+}
+
+/// A driver that keeps the compute mode of its GPUs.
+#[derive(Debug)]
+struct FixedModes(FakeDriver);
+
+impl Driver for FixedModes {
+    fn kind(&self) -> kai_gpu::DriverKind {
+        self.0.kind()
+    }
+
+    fn devices(&self) -> Result<kai_gpu::Inventory, kai_gpu::GpuError> {
+        self.0.devices()
+    }
+
+    fn samples(&self) -> Result<Vec<kai_gpu::Sample>, kai_gpu::GpuError> {
+        self.0.samples()
+    }
+
+    fn probe(&self, uuid: &str) -> Result<(), kai_gpu::GpuError> {
+        self.0.probe(uuid)
+    }
+
+    fn wait_events(&self, timeout: Duration) -> Result<Vec<kai_gpu::HealthEvent>, kai_gpu::GpuError> {
+        self.0.wait_events(timeout)
+    }
+
+    fn compute_mode(&self, gpu: &str) -> Result<Option<GpuComputeMode>, kai_gpu::GpuError> {
+        self.0.compute_mode(gpu)
+    }
+}
+
+#[tokio::test]
+async fn without_the_compute_mode_there_is_no_daemon() {
+    let driver = FixedModes(FakeDriver::new(&Settings::of("h100", 2)).unwrap());
+    let stage = Stage::with_driver("", Arc::new(driver));
+    let reason = stage.until(fails).await.ability().unwrap_err();
+    assert!(
+        reason.contains("setting the compute mode of GPU") && reason.contains("Not Supported"),
+        "{reason}"
+    );
+    let refusal = stage.handle.open(namespace(25)).await.unwrap_err();
+    assert!(refusal.contains("does not serve"), "{refusal}");
+    stage.handle.stop().await;
+    assert_eq!(stage.calls(), "", "clients of a daemon would not be held");
+}
+
+#[tokio::test]
+async fn a_program_that_is_gone_is_named() {
+    let stage = Stage::new("");
+    stage.until(|status| *status == MpsStatus::Serves).await;
+    std::fs::remove_file(stage.dir.path().join("nvidia-cuda-mps-control")).unwrap();
+    let pid = std::fs::read_to_string(stage.pid_file()).unwrap();
+    std::process::Command::new("kill").arg(pid.trim()).status().unwrap();
+    let named = |status: &MpsStatus| {
+        let refusal = status.ability().err().unwrap_or_default();
+        refusal.contains("starting /") && refusal.contains("nvidia-cuda-mps-control: No such file")
+    };
+    stage.until(named).await;
     stage.handle.stop().await;
 }
 
@@ -249,6 +317,7 @@ fn a_command_that_hangs_is_given_up() {
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     let launcher = Launcher {
         host_root: "/".into(),
+        own_program: "/nowhere".into(),
         program: program.display().to_string(),
     };
     let refusal = launcher
@@ -269,4 +338,13 @@ fn a_command_that_hangs_is_given_up() {
         )
         .unwrap_err();
     assert!(refusal.contains("the agent stops"), "{refusal}");
+    let elsewhere = Launcher {
+        host_root: "/host".into(),
+        own_program: "/proc/self/exe".into(),
+        program: "/usr/bin/nvidia-cuda-mps-control".to_owned(),
+    };
+    let command = elsewhere.command(&["-q".to_owned()], &[]);
+    let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
+    assert_eq!(command.get_program(), Path::new("/proc/self/exe"));
+    assert_eq!(words, ["mps-launch", "--", "/usr/bin/nvidia-cuda-mps-control", "-q"]);
 }

@@ -12,6 +12,7 @@ use super::container::{ShareRequest, edits, namespace};
 use super::plan::{MpsPlan, namespace_name};
 use super::run::{MpsConfig, MpsHandle, MpsStatus, start};
 use crate::driver_files::cdi::Edits;
+use crate::enforcement::facts::EnforcementSettings;
 use crate::enforcement::watch::ProcessFiles;
 use crate::enforcement::watch::source::host_processes;
 
@@ -25,6 +26,7 @@ pub struct MpsService {
     host_root: PathBuf,
     state_dir: PathBuf,
     processes: ProcessFiles,
+    own_program: PathBuf,
     /// A plain lock, held for moments: the task that decides replaces the server, and the device plugin uses it.
     server: Mutex<Option<Server>>,
 }
@@ -39,13 +41,14 @@ struct Server {
 }
 
 impl MpsService {
-    /// Starts nothing. `state_dir` has the same path here and on the host.
-    pub fn new(driver: Arc<dyn Driver>, host_root: PathBuf, state_dir: PathBuf, processes: ProcessFiles) -> Self {
+    /// Starts nothing.
+    pub fn new(driver: Arc<dyn Driver>, settings: &EnforcementSettings) -> Self {
         Self {
             driver,
-            host_root,
-            state_dir,
-            processes,
+            host_root: settings.host_root.clone(),
+            state_dir: settings.state_dir.clone(),
+            processes: settings.processes.clone(),
+            own_program: settings.launcher.clone(),
             server: Mutex::new(None),
         }
     }
@@ -66,6 +69,7 @@ impl MpsService {
             let config = MpsConfig {
                 plan: plan.clone(),
                 host_root: self.host_root.clone(),
+                own_program: self.own_program.clone(),
                 state_dir: self.state_dir.clone(),
                 pace: PACE,
             };
