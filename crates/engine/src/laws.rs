@@ -15,6 +15,7 @@ use crate::model::Action;
 use crate::place::PlacementFailure;
 use crate::report::Status;
 use crate::tables::{Gang, GpuGroupIds, GpuKind};
+use crate::work::RoundOf;
 
 #[path = "../tests/world/mod.rs"]
 pub(crate) mod world;
@@ -147,10 +148,15 @@ fn waiting_gangs(cluster: &Cluster) -> Vec<(GangId, bool)> {
         gangs.filter(|(_, gang)| gang.queue.is_some() && gang.schedulable && gang.is_ready() && gang.waiting() > 0);
     let was_tried = |id: GangId, gang: &Gang| {
         let failure = cluster.explanations.failures.get(&id);
+        let round = RoundOf::Action(if gang.is_background() {
+            Action::BackgroundPods
+        } else {
+            Action::Allocate
+        });
         // At the end of a round all gangs have been tried.
         failure.is_some_and(|failure| *failure != PlacementFailure::OutOfWork)
-            || gang.tried_by & 1 != 0
-            || cluster.rounds.are_complete()
+            || gang.tried_by & round.bit() != 0
+            || cluster.rounds.is_complete(round)
     };
     waiting
         .map(|(at, gang)| (GangId::new(at), was_tried(GangId::new(at), gang)))

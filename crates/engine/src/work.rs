@@ -21,9 +21,9 @@ pub(crate) struct Rounds {
 
 #[cfg(test)]
 impl Rounds {
-    /// Whether every action has tried all gangs.
-    pub(crate) fn are_complete(self) -> bool {
-        self.open == 0
+    /// Whether all gangs of the round have been tried.
+    pub(crate) fn is_complete(self, of: RoundOf) -> bool {
+        self.open & of.bit() == 0
     }
 }
 
@@ -69,7 +69,7 @@ impl RoundOf {
     }
 
     /// The bit of the round in [`Gang::tried_by`](crate::tables::Gang); 0 for an action without rounds.
-    fn bit(self) -> u8 {
+    pub(crate) fn bit(self) -> u8 {
         match self {
             RoundOf::Action(Action::Allocate) => 1,
             RoundOf::Action(Action::Consolidation) => 2,
