@@ -1,7 +1,7 @@
 //! Runs the host's control program. In the agent's container the program would find neither its libraries nor the server that it starts, and the
 //! host's files are read-only there; so a child of this program enters the mount namespace of the host's init first. A call has a time limit.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};

@@ -145,6 +145,7 @@ pub fn start(config: MpsConfig, driver: Arc<dyn Driver>) -> MpsHandle {
         daemon: config.plan.daemon(&config.state_dir, &Namespaces::new()),
         supervisor: Supervisor::new(Instant::now()),
         child: None,
+        said: None,
         failed: None,
         status: sender,
         stopping: stopping.clone(),
