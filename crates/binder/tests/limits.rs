@@ -33,7 +33,7 @@ fn share_of(cluster: &TestCluster, name: &str, annotations: Value, of_pod: Value
     spec.as_object_mut()
         .unwrap()
         .extend(change.as_object().unwrap().clone());
-    cluster.request(pod, "n", spec);
+    cluster.request(&pod, "n", spec);
 }
 
 fn sm_sharing() -> Value {

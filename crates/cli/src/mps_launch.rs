@@ -24,17 +24,18 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use kai_node::enforcement::mps::launch::Launcher;
+    use kai_node::enforcement::mps::launch::{Launcher, THIS_PROGRAM};
 
     #[test]
     fn the_agents_words_are_understood() {
         let launcher = Launcher {
             host_root: "/host".into(),
+            own_program: THIS_PROGRAM.into(),
             program: "/usr/bin/nvidia-cuda-mps-control".to_owned(),
         };
         let arguments = ["-p", "3", "-f", "--", "-a"].map(str::to_owned);
         let command = launcher.command(&arguments, &[]);
-        assert_eq!(command.get_program(), "/proc/self/exe");
+        assert_eq!(command.get_program(), THIS_PROGRAM);
         let words = ["kai".as_ref()].into_iter().chain(command.get_args());
         match crate::Arguments::try_parse_from(words).unwrap().command {
             crate::Command::MpsLaunch(read) => {

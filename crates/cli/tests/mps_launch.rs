@@ -13,7 +13,7 @@ use kai_gpu::Driver;
 use kai_gpu::fake::{FakeDriver, Settings};
 use kai_node::enforcement::mps::plan::namespace_name;
 use kai_node::enforcement::mps::run::MpsConfig;
-use kai_node::enforcement::mps::{MpsHandle, MpsPlan, MpsStatus, Namespace, Protocol, start};
+use kai_node::enforcement::mps::{MpsHandle, MpsPlan, MpsStatus, Namespace, start};
 
 const KAI: &str = env!("CARGO_BIN_EXE_kai");
 const PROGRAM: &str = "nvidia-cuda-mps-control";
@@ -206,7 +206,6 @@ async fn the_agent_runs_the_hosts_daemon_by_it() {
     let config = MpsConfig {
         plan: MpsPlan {
             program: host.program().display().to_string(),
-            protocol: Protocol::Namespaces,
             gpus,
         },
         host_root: "/host".into(),

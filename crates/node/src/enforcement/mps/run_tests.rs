@@ -345,6 +345,6 @@ fn a_command_that_hangs_is_given_up() {
     };
     let command = elsewhere.command(&["-q".to_owned()], &[]);
     let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
-    assert_eq!(command.get_program(), Path::new("/proc/self/exe"));
+    assert_eq!(command.get_program(), std::path::Path::new("/proc/self/exe"));
     assert_eq!(words, ["mps-launch", "--", "/usr/bin/nvidia-cuda-mps-control", "-q"]);
 }
