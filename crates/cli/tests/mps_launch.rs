@@ -99,7 +99,8 @@ fn it_becomes_the_hosts_program_and_ends_with_sigterm() {
     let done = host.run(
         r#"
         unshare --mount sh -c 'mount -t tmpfs none "$(dirname "$program")" && test ! -e "$program"' || exit 9
-        "$agent" mps-launch -- "$program" -p 3 -f -multiuser-server < /dev/null &
+        printf 'schema_version = "1.0"\n[servers.kai]\n[features.memacct]\n' > "$CUDA_MPS_PIPE_DIRECTORY/mps.toml"
+        "$agent" mps-launch -- "$program" -p 3 -m -f -a "$CUDA_MPS_PIPE_DIRECTORY/mps.toml" < /dev/null &
         launched=$!
         while [ ! -s "$CUDA_MPS_PIPE_DIRECTORY/pid" ]; do kill -0 $launched || exit 8; done
         echo "same process: $(( $(cat "$CUDA_MPS_PIPE_DIRECTORY/pid") == launched ))"
@@ -119,7 +120,7 @@ fn it_becomes_the_hosts_program_and_ends_with_sigterm() {
         "the program's own exit code: {said}"
     );
     let calls = std::fs::read_to_string(host.dir.path().join("host/calls")).unwrap();
-    assert!(calls.starts_with("-p 3 -f -multiuser-server\n"), "{calls}");
+    assert!(calls.starts_with("-p 3 -m -f -a "), "{calls}");
 }
 
 #[test]
