@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use kai_api::{Object, Pod, keys};
+use kai_cluster::{Part, Patch, Target};
 use kai_node::podresources;
 use serde_json::{Value, json};
 
@@ -100,6 +101,16 @@ impl Machine {
     pub(crate) async fn refused(&self, pod: &Value) -> String {
         match self.client.create(&Pod::RESOURCE, "default", pod.clone()).await {
             Ok(created) => panic!("accepted: {created:#?}"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    /// Changes an annotation of a pod, which the API server refuses, and returns why. `null` removes the annotation.
+    pub(crate) async fn refused_annotation(&self, pod: &str, key: &str, value: Value) -> String {
+        let change = Patch::Merge(json!({ "metadata": { "annotations": { key: value } } }));
+        let target = Target::of::<Pod>("default", pod);
+        match self.client.patch(target, Part::Object, change).await {
+            Ok(changed) => panic!("accepted: {changed:#?}"),
             Err(error) => error.to_string(),
         }
     }

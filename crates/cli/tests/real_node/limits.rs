@@ -203,6 +203,8 @@ pub(crate) async fn without_its_limit_a_container_does_not_start(machine: &mut M
     machine.create(&under(runtime, fraction("half", "0.5"))).await;
     let said = machine.event("half", "GPULimitFailed", &["ERROR_NO_PERMISSION"]).await;
     println!("   event: {said}");
+    let remedy = "has to run as root with CAP_SYS_ADMIN";
+    assert!(said.contains(remedy), "{said}");
     // The kubelet's event has the hook's words with runc; crun names only the program.
     let failed = machine.event("half", "Failed", &["hook"]).await;
     println!(
@@ -210,7 +212,10 @@ pub(crate) async fn without_its_limit_a_container_does_not_start(machine: &mut M
         failed.chars().take(600).collect::<String>()
     );
     if runtime == "runc" {
-        assert!(failed.contains("ERROR_NO_PERMISSION"), "{failed}");
+        assert!(
+            failed.contains("ERROR_NO_PERMISSION") && failed.contains(remedy),
+            "{failed}"
+        );
     }
     let pod = machine.pod("default", "half").await.unwrap();
     let status = &pod["status"]["containerStatuses"][0];
@@ -311,9 +316,8 @@ pub(crate) async fn a_pod_cannot_choose_its_limit(machine: &mut Machine) {
             .hard_mib
     };
     assert_eq!(of_leaf(machine), Some(GPU_MIB / 2));
-    machine.delete(&["half"], 0).await;
 
-    // What the binder writes is refused from others, before and after the binding.
+    // What the binder writes, others can neither give to a pod nor change on a running one.
     let own = GpuLimits {
         container: "main".to_owned(),
         memory_mib: GPU_MIB,
@@ -329,9 +333,24 @@ pub(crate) async fn a_pod_cannot_choose_its_limit(machine: &mut Machine) {
         ),
     ] {
         let mut pod = fraction("greedy", "0.5");
-        pod["metadata"]["annotations"][key] = value.into();
+        pod["metadata"]["annotations"][key] = value.as_str().into();
         let refused = machine.refused(&pod).await;
         println!("   refused: {refused}");
         assert!(refused.contains(told), "{refused}");
+        for value in [json!(value), Value::Null] {
+            let refused = machine.refused_annotation("half", key, value).await;
+            println!("   refused: {refused}");
+            assert!(refused.contains(told), "{refused}");
+        }
     }
+    for (key, value) in [
+        ("nvidia.com/container.main.gpu-memory.limit", "39Gi"),
+        (keys::GPU_FRACTION, "0.9"),
+        (keys::GPU_FRACTION_LIMIT, "0.9"),
+    ] {
+        let refused = machine.refused_annotation("half", key, json!(value)).await;
+        assert!(refused.contains(key), "{refused}");
+    }
+    assert_eq!(of_leaf(machine), Some(GPU_MIB / 2));
+    machine.delete(&["half"], 0).await;
 }

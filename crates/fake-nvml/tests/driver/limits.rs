@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use kai_gpu::{
-    Driver, GpuComputeMode, GpuProcessKind, MemoryLimitError, MemoryLimitSupport, MemoryLimits, ProcessList, set_and_verify,
+    Driver, GpuComputeMode, GpuProcessKind, MemoryLimitError, MemoryLimitSupport, MemoryLimits, ProcessList,
+    set_and_verify,
 };
 
 use crate::stage::{bare_driver, say, scenario, stage};

@@ -20,6 +20,14 @@ fn owned_by_the_scheduler() -> Vec<(&'static str, &'static str, &'static str)> {
         ("annotations", "kai.scheduler/received-gpus", "GPU-1"),
         ("annotations", "run.ai/reserve_for_gpu_index", "GPU-1"),
         ("annotations", "kai.scheduler/last-user", "default/x"),
+        (
+            "annotations",
+            "kai.scheduler/gpu-limits",
+            r#"{"container":"main","memoryMiB":81559}"#,
+        ),
+        ("annotations", "kai.scheduler/gpu-enforcement-tier", "mps"),
+        ("annotations", "kai.scheduler/gpu-compute-mode", "sm-sharing"),
+        ("annotations", "nvidia.com/container.main.gpus.devices", "all"),
         ("annotations", "kai.scheduler/numa-placement-predicted", "[]"),
         ("annotations", "kai.scheduler/numa-placement-observed", "[]"),
     ]
@@ -50,9 +58,23 @@ async fn forge(tenant: &User, victim: &str) {
         ("labels", "runai-gpu-group"),
         ("annotations", "received-resource-type"),
         ("annotations", "kai.scheduler/received-gpus"),
+        ("annotations", "kai.scheduler/gpu-limits"),
+        ("annotations", "nvidia.com/container.main.gpus.devices"),
     ] {
         let edit = json!({ "metadata": { place: { key: null } } });
         refused(&format!("removing {key}"), tenant.patch_pod(victim, edit).await, by);
+    }
+    for (key, value) in [
+        ("gpu-fraction.limit", "0.9"),
+        ("gpu-memory.limit", "70Gi"),
+        ("kai.scheduler/gpu-enforcement", "preferred"),
+        ("nvidia.com/container.main.gpu-memory.request", "1Gi"),
+        ("nvidia.com/container.main.gpu-memory.limit", "70Gi"),
+        ("nvidia.com/container.main.gpu-compute.mode", "sm-sharing"),
+        ("kai.scheduler/container.main.gpu-memory.portion.limit", "0.9"),
+    ] {
+        let edit = json!({ "metadata": { "annotations": { key: value } } });
+        refused(&format!("{key}: {value}"), tenant.patch_pod(victim, edit).await, by);
     }
     for key in [
         "gpu-fraction",
