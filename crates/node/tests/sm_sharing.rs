@@ -275,5 +275,9 @@ async fn while_the_server_is_gone_it_does_not_start() {
     world.bind("sm-sharing", no_root());
     let refused = world.refused().await;
     assert!(refused.contains("the multi-process server does not serve"), "{refused}");
+    // The GPUs are still the server's, which is started again.
+    world.bind("time-slicing", json!({}));
+    let refused = world.refused().await;
+    assert!(refused.contains("has compute mode time-slicing"), "{refused}");
     world.agent.take().unwrap().stop().await;
 }
