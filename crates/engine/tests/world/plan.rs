@@ -297,7 +297,7 @@ fn tiers() -> impl Strategy<Value = EnforcementTier> {
         3 => Just(EnforcementTier::None),
         1 => Just(EnforcementTier::Watch),
         2 => Just(EnforcementTier::Driver),
-        2 => Just(EnforcementTier::Mps),
+        3 => Just(EnforcementTier::Mps),
     ]
 }
 
