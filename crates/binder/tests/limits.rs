@@ -317,11 +317,21 @@ async fn pods_of_different_compute_modes_do_not_share_a_gpu() {
         limits.contains(r#""computeMode":"sm-sharing","computePercent":25"#),
         "{limits}"
     );
+    // While the server is started again, the node has another tier.
+    label_node(&cluster, "kai.scheduler/gpu-enforcement", json!("watch"));
     share(&cluster, "slices", json!({ "gpu-fraction": "0.25" }), json!({}));
     cluster.until("refused", |cluster| cluster.failed("slices")).await;
     let text = reason(&cluster, "slices");
     assert!(
         text.contains("GPU group g of node n has compute mode sm-sharing, and the pod has time-slicing"),
+        "{text}"
+    );
+    label_node(&cluster, "kai.scheduler/gpu-enforcement", json!("mps"));
+    share(&cluster, "slices-2", json!({ "gpu-fraction": "0.25" }), json!({}));
+    cluster.until("refused", |cluster| cluster.failed("slices-2")).await;
+    let text = reason(&cluster, "slices-2");
+    assert!(
+        text.contains("node n does not offer compute mode time-slicing"),
         "{text}"
     );
     // A scheduler that does not know modes asks for time-slicing.
@@ -360,9 +370,10 @@ async fn a_reservation_pod_without_a_compute_mode_has_that_of_its_pods() {
         .patch("pods", support::RESERVATIONS, name, &Patch::Merge(without))
         .unwrap();
     share(&cluster, "ours", sm(), sm_sharing());
+    cluster.until("bound", |cluster| cluster.is_bound("ours")).await;
+    label_node(&cluster, "kai.scheduler/gpu-enforcement", json!("watch"));
     share(&cluster, "slices", json!({ "gpu-fraction": "0.25" }), json!({}));
-    let settled = |cluster: &TestCluster| cluster.is_bound("ours") && cluster.failed("slices");
-    cluster.until("settled", settled).await;
+    cluster.until("refused", |cluster| cluster.failed("slices")).await;
     let text = reason(&cluster, "slices");
     assert!(
         text.contains("has compute mode sm-sharing, and the pod has time-slicing"),

@@ -249,8 +249,42 @@ fn add_limits(registry: &mut Registry, scrape: &Scrape) {
     }
 }
 
+/// What this node counts for, by the names of KAI's GPU fractioning: KAI's values are the sums over the agents. The number of nodes that are to
+/// have a daemon is in none of them, because an agent that does not run serves nothing.
+fn add_fractioning_nodes(registry: &mut Registry, scrape: &Scrape) {
+    let decided = scrape
+        .snapshot
+        .enforcement
+        .as_ref()
+        .filter(|_| scrape.snapshot.confirmed);
+    let limits = decided.is_some_and(|decided| decided.tier.limits_memory());
+    let broken = !scrape.snapshot.limits.broken.is_empty();
+    for (name, help, holds) in [
+        (
+            "gpu_fractioning_daemon_ready_nodes",
+            "1 if the agent of this node has decided how containers are held to their GPU share",
+            decided.is_some(),
+        ),
+        (
+            "gpu_fractioning_nodes_ready",
+            "1 if the driver of this node limits the GPU memory of containers, and all limits are in force",
+            limits && !broken,
+        ),
+        (
+            "gpu_fractioning_nodes_degraded",
+            "1 if the driver of this node limits the GPU memory of containers, and a limit is gone or could not be set",
+            limits && broken,
+        ),
+    ] {
+        register(registry, name, help)
+            .get_or_create(&vec![("node", scrape.node.to_owned())])
+            .set(f64::from(u8::from(holds)));
+    }
+}
+
 /// The memory that pods with a GPU share use, by the names of KAI's GPU fractioning.
 fn add_fractioning(registry: &mut Registry, scrape: &Scrape) {
+    add_fractioning_nodes(registry, scrape);
     let used = register(
         registry,
         "gpu_fractioning_gpu_memory_used_bytes",
@@ -360,11 +394,14 @@ fn gpu_labels(scrape: &Scrape, device: &Device) -> Labels {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
+    use kai_api::EnforcementTier;
+
     use super::*;
     use crate::agent::state::{Input, State};
     use crate::allocator::plan::Policy;
-    use crate::enforcement::audit::LimitRow;
+    use crate::enforcement::audit::{LimitRow, LimitsSummary};
     use crate::enforcement::receipt::ContainerName;
+    use crate::enforcement::tier::NodeEnforcement;
     use crate::enforcement::watch::{SharePod, UsedMemory, Watched};
     use crate::health::Rules;
 
@@ -456,6 +493,54 @@ mod tests {
         });
         let documented: BTreeMap<_, _> = rows.filter(|(name, _)| about_shares(name)).collect();
         assert_eq!(served, documented);
+    }
+
+    #[test]
+    fn a_node_counts_as_ready_or_as_degraded_by_the_names_of_kai() {
+        let limiting = NodeEnforcement {
+            tier: EnforcementTier::Driver,
+            ..NodeEnforcement::switched_off()
+        };
+        let broken = LimitsSummary {
+            broken: vec!["team/half: gone".to_owned()],
+            ..LimitsSummary::default()
+        };
+        for (confirmed, enforcement, limits, expected) in [
+            (false, None, LimitsSummary::default(), [0, 0, 0]),
+            // The last run's decision, before the driver has answered.
+            (false, Some(limiting.clone()), LimitsSummary::default(), [0, 0, 0]),
+            (
+                true,
+                Some(NodeEnforcement::switched_off()),
+                LimitsSummary::default(),
+                [1, 0, 0],
+            ),
+            (true, Some(limiting.clone()), LimitsSummary::default(), [1, 1, 0]),
+            (true, Some(limiting.clone()), broken.clone(), [1, 0, 1]),
+            (true, Some(NodeEnforcement::switched_off()), broken, [1, 0, 0]),
+        ] {
+            let snapshot = Snapshot {
+                confirmed,
+                enforcement: enforcement.map(Arc::new),
+                limits,
+                ..Snapshot::default()
+            };
+            let text = render(&Scrape {
+                node: "n1",
+                snapshot: &snapshot,
+                samples: &[],
+                allocations: &[],
+                registrations: 0,
+                limits: &LimitMetrics::default(),
+                watched: &WatchReport::default(),
+                fractioning: FractioningMetrics::On,
+            });
+            let names = ["daemon_ready_nodes", "nodes_ready", "nodes_degraded"];
+            for (name, value) in names.into_iter().zip(expected) {
+                let line = format!("gpu_fractioning_{name}{{node=\"n1\"}} {value}.0");
+                assert!(text.contains(&line), "{line} in {text}");
+            }
+        }
     }
 
     #[test]

@@ -22,7 +22,7 @@ use kai_node::enforcement::receipt_dir;
 use serde_json::{Value, json};
 use support::api::{Api, World as Cluster};
 use support::kubelet::{Kubelet, PodResourcesServer};
-use support::{Agent, settings, until};
+use support::{Agent, settings, until, within};
 
 const SHARE: &str = "kai.scheduler/gpu-share";
 const TIER: &str = "kai.scheduler/gpu-enforcement";
@@ -51,7 +51,9 @@ impl World {
     async fn start(words: &[&str]) -> Option<Self> {
         let Some(mount) = cgroup2() else {
             // The test harness keeps what the macros print.
-            writeln!(std::io::stderr(), "skipped: this machine has no cgroup v2").unwrap();
+            std::io::stderr()
+                .write_all(b"skipped: this machine has no cgroup v2\n")
+                .unwrap();
             return None;
         };
         let place = tempfile::tempdir().unwrap();
@@ -411,5 +413,64 @@ async fn a_restarted_agent_holds_containers_before_its_driver_answers() {
         tokio::task::yield_now().await;
     };
     assert_eq!(after, before);
+    world.stop_agent().await;
+}
+
+/// How many hooks the GPUs of the whole spec have.
+fn lifting_hooks(world: &World) -> usize {
+    let whole = world.spec("kai.scheduler-gpu.json");
+    let gpus = [world.gpu(0), world.gpu(1)];
+    let devices = whole.devices.iter().filter(|device| gpus.contains(&device.name));
+    devices.map(|device| device.container_edits.hooks.len()).sum()
+}
+
+#[tokio::test]
+async fn the_tier_follows_what_the_driver_supports() {
+    let Some(mut world) = World::start(&[]).await else {
+        return;
+    };
+    for _ in 0..2 {
+        let hooks = async {
+            while lifting_hooks(&world) != 2 {
+                tokio::task::yield_now().await;
+            }
+        };
+        within("hooks that lift limits", hooks).await;
+        world.bind(World::bound());
+        assert!(option(&world.hook().await, "--gpu").starts_with(&world.gpu(0)));
+
+        world
+            .driver
+            .change(|control| control.memory_limit_calls = Some(MemoryLimitCalls::None));
+        let lower = |world: &Cluster| {
+            let condition = world.limits_condition.as_ref();
+            let told = condition.is_some_and(|condition| {
+                condition["status"] == "False"
+                    && condition["message"]
+                        .as_str()
+                        .is_some_and(|text| text.contains("nvmlDeviceSetMemoryLimits_v1"))
+            });
+            told && world.labels.get(TIER).is_some_and(|tier| tier != "driver")
+        };
+        until("a lower tier and its reason", &mut world.api.world(), lower).await;
+        until("the end of KAI's condition", &mut world.api.world(), |world| {
+            world.fractioning.is_none()
+        })
+        .await;
+        let no_hooks = async {
+            while lifting_hooks(&world) != 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        within("the end of the hooks", no_hooks).await;
+        // The pod was promised a limit.
+        let refused = world.kubelet.pre_start(SHARE, &["share-1"]).await.unwrap_err();
+        assert!(refused.message().contains("had tier driver"), "{refused}");
+
+        world
+            .driver
+            .change(|control| control.memory_limit_calls = Some(MemoryLimitCalls::Both));
+        world.until_tier("driver").await;
+    }
     world.stop_agent().await;
 }

@@ -6,7 +6,7 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,10 +16,11 @@ use kai_node::driver_files::cdi::{Edits, Spec};
 use serde_json::{Value, json};
 use support::api::{Api, World as Cluster};
 use support::kubelet::{Kubelet, PodResourcesServer};
-use support::{Agent, settings, until};
+use support::{Agent, proc_of_host, settings, until};
 
 const SHARE: &str = "kai.scheduler/gpu-share";
 const TIER: &str = "kai.scheduler/gpu-enforcement";
+const TIME_SLICING: &str = r#"{"container":"main","memoryMiB":10240,"computeMode":"time-slicing"}"#;
 const PROGRAM: &str = "usr/bin/nvidia-cuda-mps-control";
 
 struct World {
@@ -88,20 +89,31 @@ impl World {
 
     /// A pod with a quarter of the first GPU in this compute mode, to which the kubelet has allocated `share-1`.
     fn bind(&self, compute_mode: &str, security_context: Value) {
-        self.api.add_reservation("g1", &self.gpu(0));
         let limits = match compute_mode {
             "sm-sharing" => r#"{"container":"main","memoryMiB":10240,"computeMode":"sm-sharing","computePercent":25}"#,
-            _ => r#"{"container":"main","memoryMiB":10240,"computeMode":"time-slicing"}"#,
+            _ => TIME_SLICING,
         };
+        self.bind_with(Some(limits), security_context);
+    }
+
+    /// The same with these limits of the binder, or those of a binder that wrote none.
+    fn bind_with(&self, limits: Option<&str>, security_context: Value) {
+        self.api.add_reservation("g1", &self.gpu(0));
         self.api.put_pod(json!({
             "name": "quarter", "namespace": "team", "uid": "uid-1", "labels": { "runai-gpu-group": "g1" },
             "annotations": {
                 "gpu-fraction": "0.25", "kai.scheduler/received-gpus": self.gpu(0), "kai.scheduler/gpu-limits": limits,
-                "kai.scheduler/gpu-enforcement-tier": "mps", "nvidia.com/container.main.gpu-compute.mode": compute_mode,
+                "kai.scheduler/gpu-enforcement-tier": "mps",
             },
         }));
         self.api.change(|world| {
             let pod = world.pods.get_mut("quarter").unwrap();
+            if limits.is_none() {
+                pod["metadata"]["annotations"]
+                    .as_object_mut()
+                    .unwrap()
+                    .remove("kai.scheduler/gpu-limits");
+            }
             // What the author sets does not count: the spec of the share device comes later.
             let env = json!([{ "name": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "value": "100" }]);
             pod["spec"]["containers"] = json!([{ "name": "main", "securityContext": security_context, "env": env }]);
@@ -143,13 +155,9 @@ fn write_program(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// A `/proc` that shows the first pid namespace of a machine.
-fn proc_of_host(place: &Path) -> PathBuf {
-    let proc = place.join("proc-of-host");
-    fs::create_dir_all(proc.join("7/ns")).unwrap();
-    symlink("pid:[4026531836]", proc.join("7/ns/pid")).unwrap();
-    symlink("7", proc.join("self")).unwrap();
-    proc
+/// What keeps the programs of a container from being root.
+fn no_root() -> Value {
+    json!({ "runAsNonRoot": true, "allowPrivilegeEscalation": false })
 }
 
 /// Mounts of the server's directories: host path and path in the container.
@@ -172,7 +180,7 @@ async fn a_container_gets_its_namespace_of_the_server_and_nothing_that_it_could_
     world.until_tier("mps").await;
     assert_eq!(world.modes(), [Some(GpuComputeMode::ExclusiveProcess); 2]);
 
-    world.bind("sm-sharing", json!({ "runAsNonRoot": true }));
+    world.bind("sm-sharing", no_root());
     let edits = world.prepared().await;
     let directory = world.state_dir.join("mps/pipe/kai/p_share_1");
     assert!(directory.is_dir(), "the namespace exists before the container");
@@ -199,9 +207,15 @@ async fn a_container_gets_its_namespace_of_the_server_and_nothing_that_it_could_
         refused.contains("team/quarter") && refused.contains("may run as root"),
         "{refused}"
     );
-    world.bind("time-slicing", json!({}));
-    let plain = world.prepared().await;
-    assert_eq!((mps_mounts(&plain), mps_environment(&plain)), (Vec::new(), Vec::new()));
+    // Its second process would find the GPU busy.
+    for limits in [Some(TIME_SLICING), None] {
+        world.bind_with(limits, json!({}));
+        let refused = world.refused().await;
+        assert!(
+            refused.contains("team/quarter has compute mode time-slicing") && refused.contains("delete the pod"),
+            "{refused}"
+        );
+    }
 
     world.agent.take().unwrap().stop().await;
     assert_eq!(world.modes(), [Some(GpuComputeMode::Default); 2]);
@@ -209,25 +223,25 @@ async fn a_container_gets_its_namespace_of_the_server_and_nothing_that_it_could_
 }
 
 #[tokio::test]
-async fn with_an_older_driver_the_limits_are_in_the_environment() {
+async fn with_an_older_driver_the_node_has_another_tier_and_says_why() {
     let mut world = World::start("570.133.20", &["--enforce", "mps"]).await;
-    world.until_tier("mps").await;
-    world.bind("sm-sharing", json!({ "runAsUser": 1000 }));
-    let edits = world.prepared().await;
-    let daemon = world.state_dir.join("mps").join(world.gpu(0)).display().to_string();
-    assert_eq!(
-        mps_mounts(&edits),
-        [(daemon.as_str(), "/tmp/nvidia-mps"), ("/dev/shm", "/dev/shm")]
-    );
-    assert_eq!(
-        mps_environment(&edits),
-        [
-            "CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps",
-            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25",
-            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=10240M"
-        ]
-    );
+    let words = "leaves its limits to the programs that it limits; install driver 615 or newer";
+    let told = |world: &Cluster| {
+        let condition = world.limits_condition.as_ref();
+        condition.is_some_and(|condition| condition["message"].as_str().is_some_and(|text| text.contains(words)))
+    };
+    let cluster = until("the reason", &mut world.api.world(), told).await;
+    assert_ne!(cluster.labels.get(TIER).map(String::as_str), Some("mps"));
+    world.bind("sm-sharing", no_root());
+    let refused = world.refused().await;
+    assert!(refused.contains("this node has no multi-process server"), "{refused}");
+    // Its GPUs are for everybody.
+    world.bind("time-slicing", json!({}));
+    let plain = world.prepared().await;
+    assert_eq!((mps_mounts(&plain), mps_environment(&plain)), (Vec::new(), Vec::new()));
     world.agent.take().unwrap().stop().await;
+    assert_eq!(world.calls(), "");
+    assert_eq!(world.modes(), [Some(GpuComputeMode::Default); 2]);
 }
 
 #[tokio::test]
@@ -235,7 +249,7 @@ async fn without_the_server_it_does_not_start() {
     let mut world = World::start("615.71.09", &[]).await;
     let decided = |world: &Cluster| world.labels.get(TIER).is_some_and(|tier| tier != "mps");
     until("a tier", &mut world.api.world(), decided).await;
-    world.bind("sm-sharing", json!({ "runAsNonRoot": true }));
+    world.bind("sm-sharing", no_root());
     let refused = world.refused().await;
     assert!(
         refused.contains("this node has no multi-process server") && refused.contains("--enforce mps"),
@@ -258,8 +272,12 @@ async fn while_the_server_is_gone_it_does_not_start() {
         .unwrap();
     let lower = |world: &Cluster| world.labels.get(TIER).is_some_and(|tier| tier != "mps");
     until("a lower tier", &mut world.api.world(), lower).await;
-    world.bind("sm-sharing", json!({ "runAsNonRoot": true }));
+    world.bind("sm-sharing", no_root());
     let refused = world.refused().await;
     assert!(refused.contains("the multi-process server does not serve"), "{refused}");
+    // The GPUs are still the server's, which is started again.
+    world.bind("time-slicing", json!({}));
+    let refused = world.refused().await;
+    assert!(refused.contains("has compute mode time-slicing"), "{refused}");
     world.agent.take().unwrap().stop().await;
 }

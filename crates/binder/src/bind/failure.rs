@@ -51,8 +51,9 @@ pub(crate) enum BindFailure {
     NotEnforced { node: String, tier: Option<&'static str> },
     /// The node's label does not promise the pod's compute mode.
     #[error(
-        "node {node} does not offer compute mode {} (label {}: {}), which the pod asks for; it takes a node with a multi-process server",
-        .mode.name(), keys::GPU_ENFORCEMENT, .tier.unwrap_or("missing")
+        "node {node} does not offer compute mode {} (label {}: {}), which the pod asks for; it takes a node {} a multi-process server",
+        .mode.name(), keys::GPU_ENFORCEMENT, .tier.unwrap_or("missing"),
+        match .mode { ComputeMode::TimeSlicing => "without", ComputeMode::SmSharing => "with" }
     )]
     ModeNotOffered {
         node: String,
@@ -236,6 +237,15 @@ mod tests {
             },
             "node n does not offer compute mode sm-sharing (label kai.scheduler/gpu-enforcement: driver), which the pod asks for; it takes \
              a node with a multi-process server",
+        );
+        check(
+            BindFailure::ModeNotOffered {
+                node: "n".into(),
+                tier: Some("mps"),
+                mode: ComputeMode::TimeSlicing,
+            },
+            "node n does not offer compute mode time-slicing (label kai.scheduler/gpu-enforcement: mps), which the pod asks for; it takes \
+             a node without a multi-process server",
         );
         let no_share_device = BindFailure::NoShareDevice {
             container: "init".into(),

@@ -324,7 +324,7 @@ mod tests {
         }
         let mode = GpuSharingMode::NonMemoryEnforced;
         assert_eq!(unknown(half(), driver, mode), failure);
-        for tier in [None, Some(EnforcementTier::Watch), Some(EnforcementTier::Mps)] {
+        for tier in [None, Some(EnforcementTier::Watch)] {
             assert_eq!(unknown(half(), tier, mode), Ok(None), "{tier:?}");
         }
         assert_eq!(unknown(json!({ "gpu-memory": "512" }), driver, mode), Ok(Some(512)));
@@ -359,6 +359,23 @@ mod tests {
             };
             assert_eq!(on(tier), Err(failure));
         }
+    }
+
+    #[test]
+    fn a_pod_with_time_slicing_is_not_bound_to_a_node_with_a_server() {
+        let on = |tier| {
+            let asked = asked(json!({ "gpu-fraction": "0.5" }));
+            asked.promise("n", &node(Some(1000), tier), GpuSharingMode::NonMemoryEnforced)
+        };
+        for tier in [None, Some(EnforcementTier::Driver), Some(EnforcementTier::Watch)] {
+            assert!(on(tier).is_ok());
+        }
+        let failure = BindFailure::ModeNotOffered {
+            node: "n".into(),
+            tier: Some("mps"),
+            mode: ComputeMode::TimeSlicing,
+        };
+        assert_eq!(on(Some(EnforcementTier::Mps)), Err(failure));
     }
 
     #[test]
@@ -450,7 +467,11 @@ mod tests {
     #[test]
     fn multiprocessors_are_shared_like_memory() {
         let percent = |annotations: Value| {
-            let facts = node(Some(1000), Some(EnforcementTier::Mps));
+            let tier = match annotations[MODE].is_null() {
+                true => EnforcementTier::Watch,
+                false => EnforcementTier::Mps,
+            };
+            let facts = node(Some(1000), Some(tier));
             let promise = asked(annotations).promise("n", &facts, GpuSharingMode::NonMemoryEnforced);
             promise.unwrap().unwrap().limits.compute_percent
         };

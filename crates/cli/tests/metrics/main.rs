@@ -14,9 +14,9 @@ use inventory::{Inventory, differences, documented, exported, metrics_in};
 use prometheus::Prometheus;
 use rules::{alerts, dashboards, with_all_values};
 
-/// Metrics of containers with a limit or in the watch. The agent of this test has neither; a test beside `kai_node::metrics` compares their
+/// Metrics of containers with a limit or in the watch, and by KAI's names. The agent of this test has none of them; a test beside `kai_node::metrics` compares their
 /// rows with what the agent serves.
-const ONLY_WITH_LIMITS: [&str; 8] = [
+const ONLY_WITH_LIMITS: [&str; 11] = [
     "kai_gpu_limit_bytes",
     "kai_gpu_limit_used_bytes",
     "kai_gpu_limit_enforced",
@@ -25,6 +25,9 @@ const ONLY_WITH_LIMITS: [&str; 8] = [
     "kai_gpu_share_used_bytes",
     "kai_gpu_share_exceeded",
     "gpu_fractioning_gpu_memory_used_bytes",
+    "gpu_fractioning_daemon_ready_nodes",
+    "gpu_fractioning_nodes_ready",
+    "gpu_fractioning_nodes_degraded",
 ];
 
 /// The metrics of all processes.

@@ -55,8 +55,17 @@ impl EnforcementTier {
     /// Whether pods of this compute mode can run on the node.
     pub fn offers(self, mode: ComputeMode) -> bool {
         match (mode, self) {
-            (ComputeMode::TimeSlicing, _) | (ComputeMode::SmSharing, EnforcementTier::Mps) => true,
-            (ComputeMode::SmSharing, EnforcementTier::Driver | EnforcementTier::Watch | EnforcementTier::None) => false,
+            (ComputeMode::TimeSlicing, tier) => !tier.is_for_sm_sharing_alone(),
+            (ComputeMode::SmSharing, tier) => tier.is_for_sm_sharing_alone(),
+        }
+    }
+
+    /// Whether programs reach the node's GPUs through its multi-process server alone. The GPUs have the compute mode EXCLUSIVE_PROCESS, and the
+    /// server is the one process: neither whole GPUs nor shares by time-slicing work there.
+    pub fn is_for_sm_sharing_alone(self) -> bool {
+        match self {
+            EnforcementTier::Mps => true,
+            EnforcementTier::Driver | EnforcementTier::Watch | EnforcementTier::None => false,
         }
     }
 }

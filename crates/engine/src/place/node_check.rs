@@ -1,7 +1,7 @@
 //! The checks of a node's spec for a shape: kind of GPU request, conditions, taints, selectors and node affinity.
 
 use crate::model::{
-    Constraints, Enforcement, FractioningCondition, MigStrategy, NodeSelectorTerm, ShareTerms, TaintEffect,
+    ComputeMode, Constraints, Enforcement, FractioningCondition, MigStrategy, NodeSelectorTerm, ShareTerms, TaintEffect,
 };
 use crate::place::weights::PREFERENCE_POINTS_MAX;
 use crate::reasons::Check;
@@ -59,10 +59,11 @@ pub(crate) fn kind_check(node: &Node, shape: &Shape) -> Result<(), Check> {
     Ok(())
 }
 
-/// Whether the node offers what a pod with a GPU share requires besides its size.
+/// Whether the node offers what a pod with a GPU share requires besides its size, and whether its GPUs are not for such pods alone.
 fn share_check(node: &Node, shape: &Shape) -> Result<(), Check> {
     if !shape.is_shared() {
-        return Ok(());
+        let exclusive = matches!(shape.gpu, GpuKind::Whole { .. }) && node.enforcement.is_for_sm_sharing_alone();
+        return if exclusive { Err(Check::SmSharingOnly) } else { Ok(()) };
     }
     let ShareTerms {
         compute_mode,
@@ -71,12 +72,14 @@ fn share_check(node: &Node, shape: &Shape) -> Result<(), Check> {
     if node.fractioning != FractioningCondition::Met {
         return Err(Check::Fractioning(node.fractioning));
     }
-    if !node.enforcement.offers(compute_mode) {
-        return Err(Check::ComputeMode);
-    }
     match enforcement {
-        Enforcement::Required if !node.enforcement.limits_memory() => Err(Check::Enforcement),
-        Enforcement::Required | Enforcement::Preferred => Ok(()),
+        Enforcement::Required if !node.enforcement.limits_memory() => return Err(Check::Enforcement),
+        Enforcement::Required | Enforcement::Preferred => {}
+    }
+    match (node.enforcement.offers(compute_mode), compute_mode) {
+        (true, _) => Ok(()),
+        (false, ComputeMode::TimeSlicing) => Err(Check::SmSharingOnly),
+        (false, ComputeMode::SmSharing) => Err(Check::ComputeMode),
     }
 }
 

@@ -200,6 +200,8 @@ pub enum Check {
     Enforcement,
     /// The node does not offer the compute mode.
     ComputeMode,
+    /// The node's GPUs are for pods with compute mode `sm-sharing` alone.
+    SmSharingOnly,
     /// The GPUs with enough memory left have pods of another compute mode.
     ComputeModeInUse,
     /// The node condition for GPU shares is not met.

@@ -509,6 +509,7 @@ fn relax(trials: &mut Trials<'_>, base: &Outcome) -> Option<Vec<Step>> {
         | Check::NotReady
         | Check::MigMismatch
         | Check::GpuMemoryUnknown
+        | Check::SmSharingOnly
         | Check::Fractioning(_)
         | Check::QueueBound => None,
     };

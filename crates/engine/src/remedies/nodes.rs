@@ -113,6 +113,7 @@ fn missing(node: &Node, shape: &Shape, check: Check) -> (i64, i64) {
         | Check::GpuMemoryUnknown
         | Check::Enforcement
         | Check::ComputeMode
+        | Check::SmSharingOnly
         | Check::ComputeModeInUse
         | Check::Fractioning(_)
         | Check::QueueBound

@@ -183,19 +183,21 @@ pub(crate) fn fits(node: &NodeSpec, pod: &PodSpec, placed: &PlacedPods) -> bool 
             .all(|(load, capacity)| capacity.is_none_or(|capacity| *load <= capacity))
 }
 
-/// Whether the node offers what the terms of the pod's GPU share require.
+/// Whether the node offers what the pod's GPU request and the terms of its share require.
 pub(crate) fn offers(node: &NodeSpec, pod: &PodSpec) -> bool {
     let ShareTerms {
         compute_mode,
         enforcement,
     } = pod.constraints.share;
-    let is_share = matches!(
-        pod.requests.gpu,
-        GpuRequest::Fraction { .. } | GpuRequest::Memory { .. }
-    );
-    let has_mode = compute_mode == ComputeMode::TimeSlicing || node.enforcement == EnforcementTier::Mps;
+    let has_server = node.enforcement == EnforcementTier::Mps;
+    let has_mode = has_server == (compute_mode == ComputeMode::SmSharing);
     let has_limits = enforcement == Enforcement::Preferred || node.enforcement == EnforcementTier::Driver;
-    !is_share || (has_mode && has_limits)
+    match pod.requests.gpu {
+        GpuRequest::Fraction { .. } | GpuRequest::Memory { .. } => has_mode && has_limits,
+        // The server is the one process on its GPUs.
+        GpuRequest::Whole { .. } => !has_server,
+        GpuRequest::None | GpuRequest::Mig { .. } => true,
+    }
 }
 
 /// A GPU group whose pods have different compute modes.

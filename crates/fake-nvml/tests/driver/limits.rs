@@ -113,6 +113,14 @@ fn child_gets_every_error() {
     say("memoryLimitCalls: both\ngpus: {0: {memoryLimits: {readBackHardMib: 3}}}");
     let error = set_and_verify(&driver, a100, &leaf, MemoryLimits::hard(MIB)).unwrap_err();
     assert!(matches!(error, MemoryLimitError::NotKept { .. }), "{error}");
+    // Slow answers are answers.
+    say("memoryLimitCalls: both\ngpus: {0: {memoryLimits: {delayMs: 300}}}");
+    let asked = std::time::Instant::now();
+    assert_eq!(set(a100, &leaf, MIB), None);
+    assert!(
+        asked.elapsed() >= std::time::Duration::from_millis(300),
+        "the call waits"
+    );
     say("library: driver-not-loaded");
     assert_eq!(set(a100, &leaf, MIB), Some("DRIVER_NOT_LOADED"));
     say("memoryLimitCalls: both");

@@ -212,7 +212,11 @@ fn is_root(directory: &Path, inode: u64) -> bool {
 }
 
 fn is_administrator() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    has_cap_sys_admin(&std::fs::read_to_string("/proc/self/status").unwrap_or_default())
+}
+
+/// Whether the capability is in effect by the lines of `/proc/<pid>/status`.
+fn has_cap_sys_admin(status: &str) -> bool {
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     effective
         .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
@@ -293,6 +297,35 @@ mod tests {
             .machine
             .change(|control| control.memory_limit_lookup = MemoryLimitLookup::Leaf);
         assert_eq!(stage.get("pod/container"), Err(NvmlCode::NOT_FOUND));
+        assert_eq!(stage.get("pod").unwrap().limits, MemoryLimits::hard(GIB));
+    }
+
+    #[test]
+    fn an_administrator_is_a_process_with_cap_sys_admin() {
+        for (effective, administrator) in [
+            ("000001ffffffffff", true),
+            ("0000000000200000", true),
+            // Root in a container with the default capabilities.
+            ("00000000a80425fb", false),
+            ("0000000000000000", false),
+            ("", false),
+        ] {
+            let status =
+                format!("Name:\tkai\nCapPrm:\t000001ffffffffff\nCapEff:\t{effective}\nCapBnd:\t000001ffffffffff\n");
+            assert_eq!(has_cap_sys_admin(&status), administrator, "{effective}");
+        }
+        assert!(!has_cap_sys_admin(""));
+        let stage = Stage::new("a100-40");
+        stage.faults(|faults| faults.needs_administrator = true);
+        let expected = match is_administrator() {
+            true => Ok(()),
+            false => Err(NvmlCode::NO_PERMISSION),
+        };
+        assert_eq!(stage.set("pod", MemoryLimits::hard(GIB)), expected);
+        // Reading needs no privilege.
+        stage.faults(|faults| faults.needs_administrator = false);
+        stage.set("pod", MemoryLimits::hard(GIB)).unwrap();
+        stage.faults(|faults| faults.needs_administrator = true);
         assert_eq!(stage.get("pod").unwrap().limits, MemoryLimits::hard(GIB));
     }
 

@@ -268,7 +268,8 @@ pub struct Args {
     /// (1 GiB without one) and its GPU share.
     #[arg(long, default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub unified_memory_limit: bool,
-    /// Also serve the memory of containers with a limit by the metric names of KAI's GPU fractioning (gpu_fractioning_*).
+    /// Also serve the used memory of pods with a GPU share, and whether the node is ready, by the metric names of KAI's GPU fractioning
+    /// (gpu_fractioning_*).
     #[arg(long)]
     pub fractioning_metrics: bool,
     /// Address for /metrics, /healthz and /readyz; empty for none.

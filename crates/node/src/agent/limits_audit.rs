@@ -200,9 +200,9 @@ impl Observer {
                 .into_iter()
                 .filter(|id| has_receipt(id) || has_hook(&cdi, id))
                 .collect();
-            (audited, hooked)
+            (audited, hooked, own.take_failed_lifts())
         });
-        let (audited, hooked) = read.await.unwrap_or_default();
+        let (audited, hooked, failed_lifts) = read.await.unwrap_or_default();
         let receipts = self.ask(config, audited).await;
         let unlimited = match (limits_memory, shares) {
             (true, Some(shares)) => self.unlimited(client, &shares, &hooked).await,
@@ -214,6 +214,7 @@ impl Observer {
             receipts,
             held,
             unlimited,
+            failed_lifts,
         }
     }
 
@@ -325,6 +326,9 @@ fn is_running(pod: &Value, container: &str) -> bool {
 
 /// Records the events, and evicts pods.
 async fn tell(client: &Client, recorder: &EventRecorder, audited: &Audited) {
+    for warning in &audited.warnings {
+        tracing::warn!("{warning}");
+    }
     for event in &audited.events {
         let PodEvent {
             container,

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::{Args, bolt, go_build, shares, toml};
 use crate::Error;
 use crate::agent::args::STATE_DIR;
-use crate::agent::files::IntegratedGpuIdentity;
+use crate::agent::files::{IntegratedGpuIdentity, LastEnforcement};
 use crate::allocator::inject::Mode;
 use crate::driver_files::cdi::Spec;
 use crate::driver_files::collect::Search;
@@ -22,7 +22,7 @@ use crate::driver_files::csv::{self, BASE_FILES};
 use crate::driver_files::files::DriverFiles;
 use crate::driver_files::host_root::HostRoot;
 use crate::driver_files::{collect, spec, store};
-use crate::enforcement::tier::TierFacts;
+use crate::enforcement::tier::{NodeEnforcement, TierFacts};
 use crate::health;
 
 /// Longest wait for the cluster: the doctor must report even if nothing answers.
@@ -72,6 +72,8 @@ pub struct Facts {
     pub cluster: ClusterView,
     /// What decides whether the driver can limit the memory of containers; `None` if the driver was not asked.
     pub limits: Option<TierFacts>,
+    /// What the node agent of this machine decided last; `None` if none has run here, or another directory has its state.
+    pub decided: Option<NodeEnforcement>,
     /// Whether this process is in a container.
     pub in_container: bool,
     /// How the node agent injects GPUs; `None` if the agent is another process.
@@ -272,6 +274,7 @@ fn collect_driver(args: &Args, roots: &Roots, facts: &mut Facts) -> Result<(), E
                 facts.files = collect::collect(&args.host.search(), inventory);
                 let host = HostRoot::new(&roots.host);
                 facts.limits = Some(shares::tier_facts(&*opened.driver, inventory, &facts.files, &host));
+                facts.decided = LastEnforcement::new(&roots.in_host(STATE_DIR)).load();
             } else {
                 facts.files = files_without_driver(&args.host.search(), &opened.detection);
             }

@@ -10,7 +10,7 @@ use crate::driver_files::host_root::HostRoot;
 use crate::enforcement::cgroup::{CGROUP_ROOT, CgroupVersion};
 use crate::enforcement::facts::gpu_facts;
 use crate::enforcement::hold::EnforcePolicy;
-use crate::enforcement::tier::{Enforce, TierFacts, driver_obstacles, persistence_warning};
+use crate::enforcement::tier::{Enforce, NodeEnforcement, TierFacts, driver_obstacles, persistence_warning};
 use crate::share_devices::offer::SHARE_DEVICES_DEFAULT;
 
 const SUBJECT: &str = "GPU shares";
@@ -72,11 +72,7 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
         .iter()
         .any(|device| device.memory_kind == MemoryKind::Unified)
     {
-        report.ok(
-            SUBJECT,
-            "GPU and CPU share memory: the memory cgroup holds a container with a GPU share to its request and its share; memory that the \
-             GPU's driver allocates (nvmap) may not be counted there",
-        );
+        report.ok(SUBJECT, unified_memory(facts.decided.as_ref()));
     }
     if let (true, Some((problem, remedy))) = (obstacles.is_empty(), persistence_warning(limits)) {
         report.warning(SUBJECT, problem, remedy);
@@ -88,6 +84,23 @@ pub(super) fn check(facts: &Facts, report: &mut Report) {
             report,
         );
     }
+}
+
+/// What holds containers on GPUs without memory of their own. The node agent's last decision says whether its hook limits them.
+fn unified_memory(decided: Option<&NodeEnforcement>) -> String {
+    let unless = match decided.map(|decided| decided.hook.is_some()) {
+        Some(true) => "",
+        None => "unless the node agent runs with --unified-memory-limit=false, ",
+        Some(false) => {
+            return "GPU and CPU share memory, and the node agent does not limit it: a container with a GPU share and without a memory limit may \
+                    use all of it (--unified-memory-limit=false, or the condition GPULimits has the reason)"
+                .to_owned();
+        }
+    };
+    format!(
+        "GPU and CPU share memory: {unless}the memory cgroup holds a container with a GPU share, and without a memory limit, to its request and \
+         its share; memory that the GPU's driver allocates (nvmap) may not be counted there"
+    )
 }
 
 /// Compares with what the node agent decided.
@@ -118,6 +131,8 @@ mod tests {
     use super::super::RuntimeClass;
     use super::super::report::Verdict;
     use super::*;
+    use crate::enforcement::program::HookProgram;
+    use crate::enforcement::tier::HookSetup;
 
     fn facts(gpus: &str, change: impl FnOnce(&mut TierFacts)) -> Facts {
         let driver = FakeDriver::new(&gpus.parse::<Settings>().unwrap().seeded("n")).unwrap();
@@ -165,6 +180,37 @@ mod tests {
             limits.gpus[0].persistence_mode = Some(false)
         }));
         assert!(matches!(&forgetful[1], (Verdict::Warning, saw) if saw.contains("persistence mode is off")));
+    }
+
+    #[test]
+    fn whether_the_memory_of_a_jetson_is_limited_is_what_the_agent_decided() {
+        let mut facts = facts("orin-agx:1", |_| {});
+        let off = NodeEnforcement::switched_off();
+        let on = NodeEnforcement {
+            hook: Some(HookSetup {
+                program: HookProgram {
+                    directory: "/var/lib/kai/hook/abc".into(),
+                    loader: "ld.so".to_owned(),
+                },
+                library: None,
+                environment: Vec::new(),
+                receipts: "/var/lib/kai/limits".into(),
+                policy: EnforcePolicy::Closed,
+            }),
+            ..off.clone()
+        };
+        for (decided, words) in [
+            (
+                None,
+                "unless the node agent runs with --unified-memory-limit=false, the memory cgroup holds",
+            ),
+            (Some(on), "share memory: the memory cgroup holds"),
+            (Some(off), "the node agent does not limit it"),
+        ] {
+            facts.decided = decided;
+            let told = lines(&facts);
+            assert!(told[1].1.contains(words), "{told:?}");
+        }
     }
 
     #[test]

@@ -195,23 +195,84 @@ mod tests {
         (temporary, CgroupPlace { proc, root, check })
     }
 
+    /// The leaf of a process whose cgroup file has these lines, where the hierarchy has this directory.
+    fn leaf(lines: &str, directory: &str) -> Result<String, CgroupError> {
+        let (_temporary, place) = place(lines);
+        fs::create_dir_all(place.root.join(directory)).unwrap();
+        let place = CgroupPlace {
+            check: MountCheck::Simulated,
+            ..place
+        };
+        let leaf = place.leaf(7)?;
+        Ok(leaf.strip_prefix(&place.root).unwrap().display().to_string())
+    }
+
     #[test]
-    fn the_path_is_that_of_the_v2_line_for_every_runtime() {
-        let uid = "1234_5678";
-        let slices = format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid}.slice");
-        for path in [
-            format!("{slices}/cri-containerd-abc.scope"),
-            format!("{slices}/crio-abc.scope"),
-            format!("{slices}/crio-abc.scope/container"),
-            format!("/kubepods.slice/kubepods-pod{uid}.slice/cri-containerd-abc.scope"),
-            "/kubepods/burstable/pod1234-5678/abc".to_owned(),
-            "/kubepods/pod1234-5678/abc".to_owned(),
-            "/system.slice/k3s.service/kubepods/besteffort/pod1/abc".to_owned(),
+    fn the_leaf_is_the_directory_of_the_v2_line_for_every_runtime_and_cgroup_driver() {
+        const UID: &str = "0f9c8a52-3d1e-4c7b-9a6f-1b2c3d4e5f60";
+        const ID: &str = "4e5f6a7b8c9d0e1f2a3b4c5d6e7f8091a2b3c4d5e6f708192a3b4c5d6e7f8091";
+        let uid = UID.replace('-', "_");
+        let burstable = format!("kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid}.slice");
+        let best_effort = format!("kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{uid}.slice");
+        for (runtime, path) in [
+            ("systemd, containerd", format!("{burstable}/cri-containerd-{ID}.scope")),
+            (
+                "systemd, containerd, best effort",
+                format!("{best_effort}/cri-containerd-{ID}.scope"),
+            ),
+            (
+                "systemd, containerd, guaranteed",
+                format!("kubepods.slice/kubepods-pod{uid}.slice/cri-containerd-{ID}.scope"),
+            ),
+            (
+                "systemd, containerd, crun",
+                format!("{burstable}/cri-containerd-{ID}.scope/container"),
+            ),
+            ("systemd, CRI-O", format!("{burstable}/crio-{ID}.scope")),
+            ("systemd, CRI-O, crun", format!("{burstable}/crio-{ID}.scope/container")),
+            ("systemd, cri-dockerd", format!("{burstable}/docker-{ID}.scope")),
+            ("cgroupfs", format!("kubepods/burstable/pod{UID}/{ID}")),
+            ("cgroupfs, guaranteed", format!("kubepods/pod{UID}/{ID}")),
+            (
+                "k3s",
+                format!("system.slice/k3s.service/kubepods/besteffort/pod{UID}/{ID}"),
+            ),
+            (
+                "kind",
+                format!("system.slice/docker-{ID}.scope/kubelet.slice/kubelet-{burstable}/cri-containerd-{ID}.scope"),
+            ),
         ] {
-            let lines = format!("0::{path}\n");
-            assert_eq!(unified_path(&lines), Some(path.as_str()));
-            assert_eq!(below_root(&path), Some(Path::new(&path[1..])));
+            let found = leaf(&format!("0::/{path}\n"), &path).unwrap();
+            assert_eq!(found, path, "{runtime}");
+            // The lines of version 1 beside it name other directories.
+            let hybrid = format!("12:memory:/elsewhere\n1:name=systemd:/elsewhere\n0::/{path}\n");
+            assert_eq!(leaf(&hybrid, &path).unwrap(), path, "{runtime}, hybrid");
+            let parent = Path::new(&path).parent().unwrap().display().to_string();
+            let missing = leaf(&format!("0::/{path}\n"), &parent);
+            assert!(matches!(missing, Err(CgroupError::NoDirectory { .. })), "{runtime}");
         }
+    }
+
+    #[test]
+    fn a_process_without_a_directory_of_its_own_has_no_leaf() {
+        for (lines, of_kind) in [
+            ("0::/\n", "no container's cgroup"),
+            ("0::/../other\n", "no container's cgroup"),
+            ("0::/kubepods/../../etc\n", "no container's cgroup"),
+            ("5:memory:/kubepods/pod1/abc\n", "no cgroup of version 2"),
+        ] {
+            let error = leaf(lines, "kubepods/pod1/abc").unwrap_err().to_string();
+            assert!(error.contains(of_kind), "{lines}: {error}");
+        }
+        // A link leads out of the hierarchy.
+        let (temporary, place) = place("0::/kubepods/abc\n");
+        fs::create_dir_all(place.root.join("kubepods")).unwrap();
+        std::os::unix::fs::symlink(temporary.path(), place.root.join("kubepods/abc")).unwrap();
+        let place = CgroupPlace {
+            check: MountCheck::Simulated,
+            ..place
+        };
+        assert!(matches!(place.leaf(7), Err(CgroupError::NoDirectory { .. })));
     }
 
     #[test]

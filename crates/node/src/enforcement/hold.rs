@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use kai_gpu::{Driver, MemoryLimitError, set_and_verify};
 
@@ -83,8 +84,8 @@ pub enum HoldError {
     #[error("{}", .0.with_remedy())]
     Driver(#[from] MemoryLimitError),
     /// The driver did not answer in time.
-    #[error("the GPU driver did not answer within {0} seconds; look for NVRM lines in dmesg on the node")]
-    Timeout(u64),
+    #[error("the GPU driver did not answer within {0:?}; look for NVRM lines in dmesg on the node")]
+    Timeout(Duration),
     /// The system memory could not be limited.
     #[error("limiting the system memory by {}: {source}; or run the node agent with --unified-memory-limit=false", path.display())]
     SystemMemory {
@@ -346,7 +347,7 @@ mod tests {
             assert!(!refused(code(NvmlCode(absent))), "{absent}");
         }
         assert!(!refused(MemoryLimitError::NoGpu { attempt: attempt() }));
-        assert!(!HoldError::Timeout(8).is_refusal());
+        assert!(!HoldError::Timeout(Duration::from_secs(8)).is_refusal());
     }
 
     #[test]

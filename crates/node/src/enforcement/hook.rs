@@ -24,8 +24,8 @@ pub const SUBCOMMAND: &str = "gpu-limit-hook";
 /// After this the runtime ends the hook, in seconds (`timeout` in the CDI spec).
 pub const TIMEOUT_SECONDS: u32 = 10;
 
-/// Less than [`TIMEOUT_SECONDS`]: a hook that the runtime ends can leave no message.
-const DRIVER_SECONDS_MAX: u64 = 8;
+/// How long the driver may take. Less than [`TIMEOUT_SECONDS`]: a hook that the runtime ends can leave no message.
+const DRIVER_MAX: Duration = Duration::from_secs(8);
 
 /// Options of the hook. The agent writes them; nobody else needs them.
 #[derive(Debug, Clone, clap::Args)]
@@ -39,6 +39,9 @@ pub struct HookArgs {
     /// File for the receipt.
     #[arg(long)]
     pub receipt: Option<PathBuf>,
+    /// File for a receipt that is written only if something fails.
+    #[arg(long)]
+    pub receipt_on_failure: Option<PathBuf>,
     /// What happens if a limit can't be set.
     #[arg(long, value_enum, default_value_t)]
     pub policy: EnforcePolicy,
@@ -128,13 +131,24 @@ pub fn run(args: HookArgs, input: impl Read + Send + 'static) -> HookResult {
     if args.probe {
         return probe(&args, &driver);
     }
-    let request = args.request();
-    let (sender, receiver) = mpsc::channel();
     let place = CgroupPlace {
         proc: args.proc.clone(),
         root: args.cgroup_root.clone(),
         check: MountCheck::Version2,
     };
+    run_within(DRIVER_MAX, &args, input, driver, place)
+}
+
+/// Runs the hook, and gives a driver up that does not answer before the deadline.
+fn run_within(
+    deadline: Duration,
+    args: &HookArgs,
+    input: impl Read + Send + 'static,
+    driver: impl Driver + 'static,
+    place: CgroupPlace,
+) -> HookResult {
+    let request = args.request();
+    let (sender, receiver) = mpsc::channel();
     // A driver call that hangs can't be interrupted: the process ends without it.
     std::thread::spawn({
         let request = request.clone();
@@ -144,9 +158,9 @@ pub fn run(args: HookArgs, input: impl Read + Send + 'static) -> HookResult {
         }
     });
     let receipt = receiver
-        .recv_timeout(Duration::from_secs(DRIVER_SECONDS_MAX))
-        .unwrap_or_else(|_| unanswered(&request));
-    finish(&args, &receipt)
+        .recv_timeout(deadline)
+        .unwrap_or_else(|_| unanswered(&request, deadline));
+    finish(args, &receipt)
 }
 
 /// Runs the hook with this driver on these containers, without a deadline: for simulated container runtimes.
@@ -160,7 +174,7 @@ pub fn run_with(
     finish(args, &hold(&args.request(), input, driver, place, now_seconds))
 }
 
-fn unanswered(request: &HoldRequest) -> Receipt {
+fn unanswered(request: &HoldRequest, deadline: Duration) -> Receipt {
     Receipt {
         container: request.container.clone(),
         container_id: String::new(),
@@ -168,7 +182,7 @@ fn unanswered(request: &HoldRequest) -> Receipt {
         at_seconds: now_seconds(),
         limits: Vec::new(),
         system_memory_bytes: None,
-        failure: Some(failure(&HoldError::Timeout(DRIVER_SECONDS_MAX), request)),
+        failure: Some(failure(&HoldError::Timeout(deadline), request)),
     }
 }
 
@@ -179,6 +193,10 @@ fn finish(args: &HookArgs, receipt: &Receipt) -> HookResult {
         Some(path) => receipt_dir::write(path, receipt).map_err(|error| error.to_string()),
         None => Ok(()),
     };
+    if let (Some(path), Some(_)) = (&args.receipt_on_failure, &receipt.failure) {
+        // Without this file too the container starts: its limits were to be lifted.
+        let _ = receipt_dir::write(path, receipt);
+    }
     let starts = |started: bool| u8::from(!started);
     match (&receipt.failure, written) {
         (None, Ok(())) => HookResult {
@@ -226,4 +244,87 @@ fn now_seconds() -> u64 {
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use kai_gpu::fake::{FakeDriver, MemoryLimitCalls, Settings};
+    use serde_json::json;
+
+    use super::*;
+
+    /// A hook whose driver takes ten minutes to answer, for a container in a cgroup of its own. Its receipt is in the directory.
+    fn run_with_slow_driver(dir: &std::path::Path, policy: &str) -> (HookResult, Receipt) {
+        let driver = FakeDriver::new(&Settings::of("a100-40", 1)).unwrap();
+        let gpu = driver.devices().unwrap().devices[0].uuid.clone();
+        driver.change(|control| {
+            control.memory_limit_calls = Some(MemoryLimitCalls::Both);
+            let gpu = control.gpus.entry("*".to_owned()).or_default();
+            gpu.memory_limits.get_or_insert_default().delay_ms = 600_000;
+        });
+        let place = CgroupPlace {
+            proc: dir.join("proc"),
+            root: dir.join("cgroup"),
+            check: MountCheck::Simulated,
+        };
+        std::fs::create_dir_all(place.proc.join("7")).unwrap();
+        std::fs::create_dir_all(place.root.join("pod/one")).unwrap();
+        std::fs::write(place.proc.join("7/cgroup"), "0::/pod/one\n").unwrap();
+        let receipt = dir.join("receipt.json");
+        let (limit, path) = (GpuLimit::hard(&gpu, 1 << 30).to_string(), receipt.display().to_string());
+        let words = [
+            SUBCOMMAND,
+            "--gpu",
+            &limit,
+            "--policy",
+            policy,
+            "--receipt",
+            &path,
+            "--namespace",
+            "team",
+            "--pod",
+            "half",
+        ];
+        let args = HookArgs::of_words(&words.map(str::to_owned)).unwrap();
+        let state = json!({ "ociVersion": "1.0.2", "id": "one", "pid": 7 }).to_string();
+        let input = std::io::Cursor::new(state.into_bytes());
+        let result = run_within(Duration::from_millis(50), &args, input, driver, place);
+        (
+            result,
+            serde_json::from_slice(&std::fs::read(receipt).unwrap()).unwrap(),
+        )
+    }
+
+    #[test]
+    fn a_driver_that_does_not_answer_before_the_deadline_leaves_the_container_unstarted() {
+        let dir = tempfile::tempdir().unwrap();
+        let (result, receipt) = run_with_slow_driver(dir.path(), "closed");
+        assert_eq!(result.exit_code, 1);
+        let line = result.line.unwrap();
+        assert!(
+            line.contains("team/half") && line.contains("did not answer within 50ms") && line.contains("dmesg"),
+            "{line}"
+        );
+        let failure = receipt.failure.unwrap();
+        // The driver refused nothing, so the node keeps its tier.
+        assert_eq!(
+            (failure.code.as_deref(), failure.refused, failure.started),
+            (Some("TIMEOUT"), false, false)
+        );
+        assert_eq!(receipt.limits, []);
+    }
+
+    #[test]
+    fn with_the_open_policy_the_container_starts_and_the_receipt_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let (result, receipt) = run_with_slow_driver(dir.path(), "open");
+        assert_eq!(result.exit_code, 0);
+        assert!(result.line.unwrap().contains("is not limited"));
+        assert!(receipt.failure.unwrap().started);
+    }
+
+    #[test]
+    fn the_runtime_waits_longer_than_the_hook_waits_for_the_driver() {
+        assert!(DRIVER_MAX < Duration::from_secs(TIMEOUT_SECONDS.into()));
+    }
 }

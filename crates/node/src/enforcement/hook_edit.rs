@@ -3,6 +3,7 @@
 use super::hold::{EnforcePolicy, HoldRequest};
 use super::hook::TIMEOUT_SECONDS;
 use super::limits::GpuLimit;
+use super::receipt_dir;
 use super::tier::HookSetup;
 use crate::driver_files::cdi::Hook;
 
@@ -37,13 +38,16 @@ pub fn holding_hook(setup: &HookSetup, share_device: &str, request: &HoldRequest
 }
 
 /// The hook that lifts what the driver may still hold against the cgroup of a container with a whole GPU: one of its two ways to count
-/// keys limits by the kernel's address of a cgroup, which a later cgroup may get. A container with a whole GPU starts even if this fails.
+/// keys limits by the kernel's address of a cgroup, which a later cgroup may get. A container with a whole GPU starts even if this fails, and the
+/// receipt of the failure is for the agent's log and metrics. Each GPU has a hook of its own: a GPU that is lost holds up no other's containers.
 pub fn lifting_hook(setup: &HookSetup, gpu: &str) -> Hook {
     let options = [
         "--gpu".to_owned(),
         GpuLimit::none(gpu).to_string(),
         "--policy".to_owned(),
         EnforcePolicy::Open.name().to_owned(),
+        "--receipt-on-failure".to_owned(),
+        setup.receipts.join(receipt_dir::lift_file(gpu)).display().to_string(),
     ];
     hook(setup, options.into())
 }
@@ -113,6 +117,10 @@ mod tests {
             (vec![GpuLimit::none("GPU-1")], EnforcePolicy::Open)
         );
         assert_eq!(lifting.receipt, None);
+        assert_eq!(
+            lifting.receipt_on_failure.as_deref(),
+            Some("/var/lib/kai/limits/GPU-1.lift".as_ref())
+        );
         assert!(HookArgs::of_words(&["kai".to_owned()]).is_err());
     }
 }

@@ -15,6 +15,8 @@ use super::receipt::Receipt;
 const BYTES_MAX: u64 = 256 * 1024;
 
 const SUFFIX: &str = ".json";
+/// End of the name of what a hook leaves that could not lift limits.
+const LIFT_SUFFIX: &str = ".lift";
 
 /// A hook is ended long before its temporary file has this age.
 const TEMPORARY_MAX: Duration = Duration::from_secs(60);
@@ -43,6 +45,11 @@ pub enum ReceiptError {
         /// The operating system's error.
         source: io::Error,
     },
+}
+
+/// File name of what a hook leaves that could not lift the limits of a container with this GPU.
+pub fn lift_file(gpu: &str) -> String {
+    format!("{gpu}{LIFT_SUFFIX}")
 }
 
 /// Replaces a receipt as a whole.
@@ -195,6 +202,28 @@ impl ReceiptDir {
         receipts
     }
 
+    /// Reads and removes what hooks left that could not lift limits: by GPU, sorted.
+    pub fn take_failed_lifts(&self) -> Vec<(String, Receipt)> {
+        let Ok(directory) = open_directory(&self.directory) else {
+            return Vec::new();
+        };
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let mut lifts: Vec<(String, Receipt)> = entries
+            .filter_map(|entry| {
+                let name = entry.file_name().into_string().ok()?;
+                let gpu = name
+                    .strip_suffix(LIFT_SUFFIX)
+                    .filter(|name| !name.starts_with('.'))?
+                    .to_owned();
+                let receipt = read(&directory, &name);
+                let _ = rustix::fs::unlinkat(&directory, name.as_str(), AtFlags::empty());
+                Some((gpu, receipt?))
+            })
+            .collect();
+        lifts.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+        lifts
+    }
+
     /// Removes the receipt of a share device.
     pub fn remove(&self, share_device: &str) {
         let _ = fs::remove_file(self.file(share_device));
@@ -272,6 +301,26 @@ pub(crate) mod tests {
         write(&directory.file("share-1"), &receipt("a")).unwrap();
         assert_eq!(fs::read_to_string(&target).unwrap(), "precious");
         assert_eq!(directory.read().len(), 1);
+    }
+
+    #[test]
+    fn a_lift_that_failed_is_read_once_and_is_no_receipt_of_a_share_device() {
+        let (_temporary, receipts) = directory();
+        for gpu in ["GPU-2", "GPU-1"] {
+            write(&receipts.path().join(lift_file(gpu)), &receipt(gpu)).unwrap();
+        }
+        write(&receipts.file("share-1"), &receipt("one")).unwrap();
+        fs::write(receipts.path().join("broken.lift"), "{").unwrap();
+        assert_eq!(receipts.read().len(), 1);
+        let taken = receipts.take_failed_lifts();
+        let expected = ["GPU-1", "GPU-2"].map(|gpu| (gpu.to_owned(), receipt(gpu)));
+        assert_eq!(taken, expected);
+        assert_eq!(receipts.take_failed_lifts(), []);
+        assert_eq!(
+            fs::read_dir(receipts.path()).unwrap().count(),
+            1,
+            "the share device's receipt stays"
+        );
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::agent::report::FIELD_MANAGER;
 use crate::driver_files::cdi::Edits;
 use crate::driver_files::store::CdiDir;
 use crate::enforcement::hook_edit::holding_hook;
-use crate::enforcement::mps::service::no_server;
+use crate::enforcement::mps::service::{no_server, server_alone};
 use crate::enforcement::mps::{MpsService, ShareRequest};
 use crate::enforcement::promise::{PromiseInputs, UnifiedMemoryLimit, container_name, promise};
 use crate::enforcement::receipt_dir::ReceiptDir;
@@ -200,8 +200,8 @@ impl ShareDevicePreparer {
         Ok(())
     }
 
-    /// The part of the multi-process server of a container with compute mode `sm-sharing`; `None` for others. A wrong annotation is the
-    /// subject of `promise`.
+    /// The part of the multi-process server of a container with compute mode `sm-sharing`; `None` for others, which start only where the GPUs
+    /// are not for the server alone. A wrong annotation is the subject of `promise`.
     async fn mps_edits(
         &self,
         share_device: &str,
@@ -211,23 +211,25 @@ impl ShareDevicePreparer {
         object: &Value,
     ) -> Result<Option<Edits>, String> {
         let annotation = pod.metadata.annotations.text(keys::GPU_LIMITS);
-        let Some(limits) = annotation.and_then(|annotation| GpuLimits::parse(annotation).ok()) else {
-            return Ok(None);
-        };
-        match limits.compute_mode {
-            ComputeMode::TimeSlicing => return Ok(None),
-            ComputeMode::SmSharing => {}
-        }
-        let request = ShareRequest {
-            pod: name,
-            object,
-            container,
-            limits: &limits,
-            share_device,
-        };
-        match self.mps.get() {
-            Some(mps) => mps.prepare(&request).await.map(Some),
-            None => Err(no_server(name)),
+        let limits = annotation.and_then(|annotation| GpuLimits::parse(annotation).ok());
+        let shares_sms = limits.filter(|limits| match limits.compute_mode {
+            ComputeMode::TimeSlicing => false,
+            ComputeMode::SmSharing => true,
+        });
+        match (shares_sms, self.mps.get()) {
+            (None, Some(mps)) if mps.has_gpus_to_itself() => Err(server_alone(name)),
+            (None, _) => Ok(None),
+            (Some(_), None) => Err(no_server(name)),
+            (Some(limits), Some(mps)) => {
+                let request = ShareRequest {
+                    pod: name,
+                    object,
+                    container,
+                    limits: &limits,
+                    share_device,
+                };
+                mps.prepare(&request).await.map(Some)
+            }
         }
     }
 

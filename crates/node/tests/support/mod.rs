@@ -6,7 +6,8 @@ pub mod kubelet;
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::path::Path;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -84,6 +85,15 @@ pub fn settings(place: &Path, words: &[&str]) -> Settings {
         },
     };
     settings
+}
+
+/// A `/proc` that shows the first pid namespace of a machine.
+pub fn proc_of_host(place: &Path) -> PathBuf {
+    let proc = place.join("proc-of-host");
+    std::fs::create_dir_all(proc.join("7/ns")).unwrap();
+    symlink("pid:[4026531836]", proc.join("7/ns/pid")).unwrap();
+    symlink("7", proc.join("self")).unwrap();
+    proc
 }
 
 /// A running agent.

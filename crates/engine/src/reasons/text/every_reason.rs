@@ -265,6 +265,10 @@ fn a_node_that_fails_a_check() {
             "node(s) without a multi-process server (MPS) for compute mode sm-sharing",
         ),
         (
+            Check::SmSharingOnly,
+            "node(s) whose GPUs take pods with compute mode sm-sharing alone (multi-process server, MPS)",
+        ),
+        (
             Check::ComputeModeInUse,
             "node(s) whose GPUs with enough memory have pods of another compute mode",
         ),

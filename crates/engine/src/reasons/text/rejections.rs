@@ -30,6 +30,9 @@ impl Check {
                 "node(s) that don't limit GPU memory (required by annotation kai.scheduler/gpu-enforcement)"
             }
             Check::ComputeMode => "node(s) without a multi-process server (MPS) for compute mode sm-sharing",
+            Check::SmSharingOnly => {
+                "node(s) whose GPUs take pods with compute mode sm-sharing alone (multi-process server, MPS)"
+            }
             Check::ComputeModeInUse => "node(s) whose GPUs with enough memory have pods of another compute mode",
             Check::Fractioning(FractioningCondition::Met) => {
                 "node(s) where condition gpu-fractioning.nvidia.com/Ready is True"

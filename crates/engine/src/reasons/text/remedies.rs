@@ -156,6 +156,7 @@ impl fmt::Display for ReasonText<'_, NearestMiss> {
             | Check::GpuMemoryUnknown
             | Check::Enforcement
             | Check::ComputeMode
+            | Check::SmSharingOnly
             | Check::ComputeModeInUse
             | Check::Fractioning(_)
             | Check::QueueBound

@@ -112,6 +112,11 @@ impl MpsService {
         Ok(edits(&self.state_dir, &namespace))
     }
 
+    /// Whether the GPUs are in the compute mode that keeps other processes away, or are about to be: also while the server is started again.
+    pub fn has_gpus_to_itself(&self) -> bool {
+        self.server.lock().as_ref().is_some_and(|server| server.plan.is_ok())
+    }
+
     /// Takes the part of a share device back, whose pod is gone.
     pub fn release(&self, share_device: &str) {
         if let Some(server) = self.server.lock().as_ref() {
@@ -133,5 +138,13 @@ pub fn no_server(pod: &str) -> String {
     format!(
         "pod {pod} has compute mode sm-sharing, and this node has no multi-process server (kubectl describe node has the reason, condition \
          GPULimits); run the node agent with --enforce mps, or use compute mode time-slicing"
+    )
+}
+
+/// Why a container with another compute mode can't start beside the server.
+pub fn server_alone(pod: &str) -> String {
+    format!(
+        "pod {pod} has compute mode time-slicing, and the GPUs of this node are for the programs of its multi-process server alone (compute mode \
+         EXCLUSIVE_PROCESS); delete the pod, so that it is bound to another node, or run the node agent without --enforce mps"
     )
 }
