@@ -93,7 +93,10 @@ pub(crate) async fn run(table: &mut Table) -> anyhow::Result<()> {
     let figure = format!("{:.1} MiB", highest - closed.rss_mib);
     table.row("page, memory of readers at most", figure, "10 MiB", "");
     if highest >= limit {
-        bail!("open pages take {:.1} MiB, and must stay below {MEMORY_MIB_MAX}", highest - closed.rss_mib);
+        bail!(
+            "open pages take {:.1} MiB, and must stay below {MEMORY_MIB_MAX}",
+            highest - closed.rss_mib
+        );
     }
     Ok(())
 }

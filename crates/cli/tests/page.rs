@@ -143,7 +143,12 @@ fn the_buttons_of_the_story_lead_to_a_reclaim() {
     };
     // Eight notebooks, a gang of four, and four pods of team blue run before team red asks for its quota.
     for (step, pods) in [8, 12, 16, 0].into_iter().enumerate() {
-        let (status, text) = ask(page, "POST", &format!("/story/{step}"), "sec-fetch-site: same-origin\r\n");
+        let (status, text) = ask(
+            page,
+            "POST",
+            &format!("/story/{step}"),
+            "sec-fetch-site: same-origin\r\n",
+        );
         assert!(status < 400, "{step}: {status} {text}");
         running(pods);
     }
@@ -152,7 +157,11 @@ fn the_buttons_of_the_story_lead_to_a_reclaim() {
     let decisions = view["decisions"].as_array().unwrap();
     let eviction = decisions.iter().find(|decision| decision["kind"] == "evict").unwrap();
     assert_eq!(
-        (&eviction["action"], &eviction["queue"], &eviction["beneficiary"]["queue"]),
+        (
+            &eviction["action"],
+            &eviction["queue"],
+            &eviction["beneficiary"]["queue"]
+        ),
         (&json!("reclaim"), &json!("blue"), &json!("red"))
     );
     // What would help is answered as JSON, too.

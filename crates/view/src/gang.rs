@@ -86,12 +86,7 @@ struct Waiting<'a> {
     since: Time,
 }
 
-pub(crate) fn gangs(
-    views: Vec<GangView<'_>>,
-    mirror: &ClusterMirror,
-    pods: &[Pod],
-    texts: &mut Interner,
-) -> Vec<Gang> {
+pub(crate) fn gangs(views: Vec<GangView<'_>>, mirror: &ClusterMirror, pods: &[Pod], texts: &mut Interner) -> Vec<Gang> {
     let mut waiting: FxHashMap<(&str, &str), Waiting<'_>> = FxHashMap::default();
     for pod in pods.iter().filter(|pod| pod.waits()) {
         let Some(gang) = pod.pod_group.as_deref() else { continue };

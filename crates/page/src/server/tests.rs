@@ -370,7 +370,10 @@ async fn remedies_are_for_those_who_see_the_pod() {
         let address = format!("/remedies/team-vision/pod{form}");
         let (status, _, text) = page.get(REMOTE, &address, &token).await;
         assert_eq!(status, StatusCode::OK, "{address}");
-        assert!(text.contains("end Job team-vision/own") && text.contains("end other work"), "{text}");
+        assert!(
+            text.contains("end Job team-vision/own") && text.contains("end other work"),
+            "{text}"
+        );
         assert!(!text.contains("secret"), "{text}");
     }
     *page.world.view.lock() = None;

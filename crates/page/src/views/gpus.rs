@@ -287,7 +287,11 @@ fn cell(html: &mut Html, facts: &Facts<'_>, node: &Node, gpu: &Gpu) {
             let percents = users.iter().map(|user| percent_of(user.mib, node.gpu_memory_mib));
             let percents: Option<Vec<i64>> = percents.collect();
             // Shares of unknown size are drawn as that, not as equal ones.
-            html.raw(if percents.is_some() { "<span>" } else { "<span class=\"unk\">" });
+            html.raw(if percents.is_some() {
+                "<span>"
+            } else {
+                "<span class=\"unk\">"
+            });
             for (at, user) in users.iter().enumerate() {
                 part(html, facts, user, percents.as_ref().map(|percents| percents[at]));
             }

@@ -617,7 +617,10 @@ fn a_restricted_view_names_no_other_work() {
             "{address}"
         );
         let mut remedies = html.split("\"/remedies/").skip(1);
-        assert!(remedies.all(|link| link.starts_with("team-vision/")), "{address}: {html}");
+        assert!(
+            remedies.all(|link| link.starts_with("team-vision/")),
+            "{address}: {html}"
+        );
     }
 }
 

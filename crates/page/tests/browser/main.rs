@@ -172,7 +172,9 @@ fn rows_come_and_go_around_the_one_with_the_focus() {
     assert_ne!(after, before[1..], "the order has to change");
     let shown = "[...document.querySelectorAll('tbody th a[href^=\"/gangs/\"]')].map(link => link.getAttribute('href').slice(7)).join()";
     browser.until(&format!("{shown} === '{}'", after.join(",")));
-    browser.until(&format!("document.activeElement.getAttribute('href') === '/gangs/{kept}'"));
+    browser.until(&format!(
+        "document.activeElement.getAttribute('href') === '/gangs/{kept}'"
+    ));
     assert_eq!(browser.complaints(), [""; 0]);
 }
 
@@ -269,7 +271,14 @@ fn keys_and_search() {
             "[...document.querySelectorAll('tbody > tr')].indexOf(document.activeElement.closest('tr')) === {row}"
         ));
     };
-    for (key, row) in [("j", 0), ("j", 1), ("k", 0), ("\u{e015}", 1), ("\u{e015}", 2), ("\u{e013}", 1)] {
+    for (key, row) in [
+        ("j", 0),
+        ("j", 1),
+        ("k", 0),
+        ("\u{e015}", 1),
+        ("\u{e015}", 2),
+        ("\u{e013}", 1),
+    ] {
         browser.press(key);
         at(row);
     }
@@ -355,8 +364,14 @@ fn a_thousand_nodes_are_light_and_fluid() {
         println!("1,000 nodes {path}: {weight} bytes, first paint {paint} ms, updates {updates:?} ms");
         assert!(weight.as_u64() < Some(WEIGHT_BYTES_MAX), "{path} weighs {weight} bytes");
         let paint = paint.as_f64().unwrap();
-        assert!(paint < PAINT_MILLIS_MAX * SLOWNESS, "{path} is painted after {paint} ms");
-        assert!(updates[2] < UPDATE_MILLIS_MAX * SLOWNESS, "{path} changes in {updates:?} ms");
+        assert!(
+            paint < PAINT_MILLIS_MAX * SLOWNESS,
+            "{path} is painted after {paint} ms"
+        );
+        assert!(
+            updates[2] < UPDATE_MILLIS_MAX * SLOWNESS,
+            "{path} changes in {updates:?} ms"
+        );
     }
     open_live(&browser, &page.at("/gpus"));
     browser.screenshot("gpus-1000");

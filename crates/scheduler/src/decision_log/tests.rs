@@ -216,7 +216,10 @@ fn views_share_decisions_while_somebody_looks() {
     world.cycle();
     let first = world.log.newest_first(world.now);
     let shares = |one: &[Arc<Decision>], other: &[Arc<Decision>]| -> Vec<bool> {
-        one.iter().zip(other).map(|(one, other)| Arc::ptr_eq(one, other)).collect()
+        one.iter()
+            .zip(other)
+            .map(|(one, other)| Arc::ptr_eq(one, other))
+            .collect()
     };
     assert_eq!(shares(&first, &world.log.newest_first(world.now)), [true, true]);
     world.log.drop_shown();
