@@ -1,10 +1,16 @@
 //! A canned API server: an HTTP server that lists a large generated cluster in pages, sends changed pods to watches and accepts every
 //! write. The objects have the size and fields of real ones, so that parsing them costs as much as in a real cluster.
+//!
+//! Gangs that need whole nodes wait, if the [`Size`] says so. Single pods come, are bound and go ([`CannedServer::replace`]): the only
+//! writes that have an effect are their bindings.
+
+mod objects;
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
@@ -18,13 +24,28 @@ use tokio::task::AbortHandle;
 /// The size of a canned cluster.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Size {
+    /// Running pods.
     pub(crate) pods: usize,
     pub(crate) pods_per_node: usize,
+    /// Gangs that wait, since each of their pods needs a whole node.
+    pub(crate) waiting_gangs: usize,
+    /// Free GPUs, each for one of the pods that come and go.
+    pub(crate) slots: usize,
 }
 
 impl Size {
     pub(crate) fn nodes(self) -> usize {
         self.pods.div_ceil(self.pods_per_node)
+    }
+
+    fn groups(self) -> usize {
+        self.pods.div_ceil(PODS_PER_GROUP)
+    }
+
+    /// Whether this running pod has a GPU.
+    fn has_gpu(self, at: usize) -> bool {
+        let (of_node, node) = (at / self.nodes(), at % self.nodes());
+        of_node + 1 < GPUS_PER_NODE || (of_node + 1 == GPUS_PER_NODE && node >= self.slots)
     }
 }
 
@@ -34,7 +55,11 @@ const GPUS_PER_NODE: usize = 8;
 const PODS_PER_GROUP: usize = 4;
 const QUEUES: usize = 20;
 /// Bursts that are buffered for a slow watch.
-const BURSTS_BUFFERED_MAX: usize = 16;
+const BURSTS_BUFFERED_MAX: usize = 64;
+/// The numbers of pods that come and go begin here.
+const FIRST_SINGLE: usize = 1_000_000;
+/// The only namespace whose pods the user of any token may list.
+pub(crate) const TENANT_NAMESPACE: &str = "team-3";
 
 /// The running server; dropping it stops the server.
 pub(crate) struct CannedServer {
@@ -46,8 +71,11 @@ pub(crate) struct CannedServer {
 struct Cluster {
     size: Size,
     pod: Template,
+    waiting_pod: Template,
     group: Template,
     node: Template,
+    /// Locked for moments only, and never across an await.
+    singles: Mutex<Singles>,
     /// The resourceVersion of the latest change.
     version: AtomicU64,
     writes: AtomicUsize,
@@ -55,14 +83,47 @@ struct Cluster {
     bursts: broadcast::Sender<Bytes>,
 }
 
+/// The pods that come and go.
+#[derive(Default)]
+struct Singles {
+    /// How many have come.
+    count: usize,
+    /// The pod in each slot.
+    present: Vec<Option<Single>>,
+    /// From the creation of a pod to its binding.
+    delays: Vec<Duration>,
+    /// Pods that went without a place.
+    unbound: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Single {
+    number: usize,
+    created: Instant,
+    node: Option<usize>,
+}
+
+/// What happened to the pods that come and go.
+pub(crate) struct Bindings {
+    /// From the creation of a pod to its binding, in rising order.
+    pub(crate) delays: Vec<Duration>,
+    /// Pods that went without a place.
+    pub(crate) unbound: usize,
+}
+
 impl CannedServer {
     /// Serves a cluster of this size.
     pub(crate) async fn serve(size: Size) -> anyhow::Result<CannedServer> {
         let cluster = Arc::new(Cluster {
             size,
-            pod: Template::new(&pod()),
-            group: Template::new(&group()),
-            node: Template::new(&node()),
+            pod: Template::new(&objects::pod()),
+            waiting_pod: Template::new(&objects::waiting_pod()),
+            group: Template::new(&objects::group()),
+            node: Template::new(&objects::node()),
+            singles: Mutex::new(Singles {
+                present: vec![None; size.slots],
+                ..Singles::default()
+            }),
             version: AtomicU64::new(1),
             writes: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
@@ -113,8 +174,41 @@ impl CannedServer {
                 .write_pod(&mut text, at * 7 % self.cluster.size.pods, version);
             text.push_str("}\n");
         }
-        // There may be no watch.
-        let _ = self.cluster.bursts.send(text.into());
+        self.cluster.send(text);
+    }
+
+    /// Creates a pod that fits, in place of the oldest one.
+    pub(crate) fn replace(&self) {
+        let cluster = &self.cluster;
+        let mut text = String::new();
+        {
+            let mut singles = cluster.singles();
+            let number = singles.count;
+            singles.count += 1;
+            let slot = number % cluster.size.slots;
+            let new = Single {
+                number,
+                created: Instant::now(),
+                node: None,
+            };
+            if let Some(old) = singles.present[slot].replace(new) {
+                singles.unbound += usize::from(old.node.is_none());
+                cluster.write_event(&mut text, "DELETED", old);
+            }
+            cluster.write_event(&mut text, "ADDED", new);
+        }
+        cluster.send(text);
+    }
+
+    /// What happened since the last call.
+    pub(crate) fn take_bindings(&self) -> Bindings {
+        let mut singles = self.cluster.singles();
+        let mut delays = std::mem::take(&mut singles.delays);
+        delays.sort_unstable();
+        Bindings {
+            delays,
+            unbound: std::mem::take(&mut singles.unbound),
+        }
     }
 }
 
@@ -130,7 +224,8 @@ async fn answer(State(cluster): State<Arc<Cluster>>, request: Request) -> Respon
     if request.method() != Method::GET {
         cluster.writes.fetch_add(1, Ordering::Relaxed);
         let body = axum::body::to_bytes(request.into_body(), usize::MAX).await;
-        return json_text(body.unwrap_or_default());
+        let body = body.unwrap_or_default();
+        return json_text(cluster.answer_write(&path, &body).unwrap_or(body));
     }
     let parameter = |name: &str| {
         let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
@@ -167,6 +262,53 @@ impl Cluster {
         self.size.nodes()
     }
 
+    fn singles(&self) -> std::sync::MutexGuard<'_, Singles> {
+        self.singles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn send(&self, text: String) {
+        // There may be no watch.
+        let _ = self.bursts.send(text.into());
+    }
+
+    /// The answer to a review, or to a binding, which has an effect; `None` for other writes.
+    fn answer_write(&self, path: &str, body: &[u8]) -> Option<Bytes> {
+        let of = path.rsplit('/').next()?;
+        let body: Value = match of {
+            "binding" | "tokenreviews" | "subjectaccessreviews" => serde_json::from_slice(body).ok()?,
+            _ => return None,
+        };
+        let status = match of {
+            "tokenreviews" => json!({ "authenticated": true, "user": { "username": "tenant" } }),
+            "subjectaccessreviews" => {
+                json!({ "allowed": body["spec"]["resourceAttributes"]["namespace"] == TENANT_NAMESPACE })
+            }
+            _ => {
+                let pod = path.rsplit('/').nth(1)?.rsplit('-').next()?.parse::<usize>().ok()?;
+                let node = body["target"]["name"].as_str()?.strip_prefix("node-")?.parse().ok()?;
+                self.bind(pod.checked_sub(FIRST_SINGLE)?, node);
+                return None;
+            }
+        };
+        Some(json!({ "status": status }).to_string().into())
+    }
+
+    fn bind(&self, number: usize, node: usize) {
+        let mut text = String::new();
+        {
+            let mut singles = self.singles();
+            let present = singles.present[number % self.size.slots].as_mut();
+            let Some(single) = present.filter(|single| single.number == number && single.node.is_none()) else {
+                return;
+            };
+            single.node = Some(node);
+            let bound = *single;
+            singles.delays.push(bound.created.elapsed());
+            self.write_event(&mut text, "MODIFIED", bound);
+        }
+        self.send(text);
+    }
+
     fn watch(&self, plural: &str) -> Response {
         // A watch without events.
         if plural != "pods" {
@@ -183,9 +325,9 @@ impl Cluster {
     /// One page; `None` for a path that is no list.
     fn list(&self, plural: &str, from: usize, limit: usize) -> Option<String> {
         let count = match plural {
-            "pods" => self.size.pods,
+            "pods" => self.size.pods + self.size.waiting_gangs * PODS_PER_GROUP,
             "nodes" => self.nodes(),
-            "podgroups" => self.size.pods.div_ceil(PODS_PER_GROUP),
+            "podgroups" => self.size.groups() + self.size.waiting_gangs + self.size.slots,
             "queues" => QUEUES + 1,
             "priorityclasses" => 1,
             _ if plural.ends_with('s') => 0,
@@ -209,43 +351,84 @@ impl Cluster {
                 "pods" => self.write_pod(&mut text, at, 1),
                 "nodes" => self.node.write(&mut text, &[("NODE", at), ("UID", at)]),
                 "podgroups" => self.write_group(&mut text, at),
-                "priorityclasses" => text.push_str(&priority_class().to_string()),
-                _ => text.push_str(&queue(at).to_string()),
+                "priorityclasses" => text.push_str(&objects::priority_class().to_string()),
+                _ => text.push_str(&objects::queue(at).to_string()),
             }
         }
         text.push_str("]}");
         Some(text)
     }
 
-    /// Writes the pod with this number.
+    /// Writes the pod with this number: first those that run, then those of the gangs that wait.
     fn write_pod(&self, text: &mut String, at: usize, version: u64) {
-        let gpus = usize::from(has_gpu(at / self.nodes()));
+        let is_waiting = at >= self.size.pods;
         let version = usize::try_from(version).unwrap_or(usize::MAX);
+        let group = match at.checked_sub(self.size.pods) {
+            None => at / PODS_PER_GROUP,
+            Some(at) => self.size.groups() + at / PODS_PER_GROUP,
+        };
+        let gpus = match is_waiting {
+            true => GPUS_PER_NODE,
+            false => usize::from(self.size.has_gpu(at)),
+        };
         let numbers = [
             ("POD", at),
             ("UID", at),
             ("NODE", at % self.nodes()),
-            ("GROUP", at / PODS_PER_GROUP),
-            ("QUEUE", at / PODS_PER_GROUP % QUEUES),
+            ("GROUP", group),
+            ("QUEUE", group % QUEUES),
             ("VERSION", version),
             ("GPUS", gpus),
             ("PHASE", version),
         ];
-        self.pod.write(text, &numbers);
+        let template = if is_waiting { &self.waiting_pod } else { &self.pod };
+        template.write(text, &numbers);
     }
 
+    /// Writes the event of a pod that comes and goes.
+    fn write_event(&self, text: &mut String, kind: &str, single: Single) {
+        let version = self.version.fetch_add(1, Ordering::Relaxed) + 1;
+        let group = self.size.groups() + self.size.waiting_gangs + single.number % self.size.slots;
+        let numbers = [
+            ("POD", FIRST_SINGLE + single.number),
+            ("UID", FIRST_SINGLE + single.number),
+            ("NODE", single.node.unwrap_or_default()),
+            ("GROUP", group),
+            ("QUEUE", group % QUEUES),
+            ("VERSION", usize::try_from(version).unwrap_or(usize::MAX)),
+            ("GPUS", 1),
+            ("PHASE", 1),
+        ];
+        let template = match single.node {
+            Some(_) => &self.pod,
+            None => &self.waiting_pod,
+        };
+        // Writing to a string can't fail.
+        let _ = write!(text, r#"{{"type":"{kind}","object":"#);
+        template.write(text, &numbers);
+        text.push_str("}\n");
+    }
+
+    /// Writes the group with this number: first those that run, then those that wait, then those of single pods.
     fn write_group(&self, text: &mut String, at: usize) {
-        let members = PODS_PER_GROUP.min(self.size.pods - at * PODS_PER_GROUP);
-        let gpus = (0..members)
-            .filter(|member| has_gpu((at * PODS_PER_GROUP + member) / self.nodes()))
-            .count();
-        let numbers = [("GROUP", at), ("UID", at), ("QUEUE", at % QUEUES), ("GPUS", gpus)];
+        let running = self.size.groups();
+        let (members, gpus) = if at < running {
+            let pods = at * PODS_PER_GROUP..((at + 1) * PODS_PER_GROUP).min(self.size.pods);
+            (pods.len(), pods.filter(|pod| self.size.has_gpu(*pod)).count())
+        } else if at < running + self.size.waiting_gangs {
+            (PODS_PER_GROUP, PODS_PER_GROUP * GPUS_PER_NODE)
+        } else {
+            (1, 1)
+        };
+        let numbers = [
+            ("GROUP", at),
+            ("UID", at),
+            ("QUEUE", at % QUEUES),
+            ("GPUS", gpus),
+            ("MEMBERS", members),
+        ];
         self.group.write(text, &numbers);
     }
-}
-
-fn has_gpu(pod_of_node: usize) -> bool {
-    pod_of_node < GPUS_PER_NODE
 }
 
 /// JSON text with placeholders for numbers, such as `%NAME%`.
@@ -256,7 +439,8 @@ struct Template {
 
 impl Template {
     fn new(object: &Value) -> Template {
-        let text = object.to_string();
+        // A number has no quotes.
+        let text = object.to_string().replace("\"%MEMBERS%\"", "%MEMBERS%");
         let mut pieces = text.split('%');
         let mut parts = Vec::new();
         let mut fixed = pieces.next().unwrap_or_default().to_owned();
@@ -281,157 +465,4 @@ impl Template {
         }
         text.push_str(&self.rest);
     }
-}
-
-fn queue(at: usize) -> Value {
-    let share = json!({ "quota": 0, "limit": -1, "overQuotaWeight": 1 });
-    let resources = json!({ "gpu": share, "cpu": share, "memory": share });
-    let (name, parent) = match at {
-        QUEUES => ("all".to_owned(), None),
-        at => (format!("queue-{at}"), Some("all")),
-    };
-    json!({
-        "apiVersion": "scheduling.run.ai/v2", "kind": "Queue",
-        "metadata": { "name": name, "uid": format!("queue-{at}"), "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z" },
-        "spec": { "parentQueue": parent, "resources": resources },
-    })
-}
-
-/// The PriorityClass of all pod groups.
-fn priority_class() -> Value {
-    json!({
-        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
-        "metadata": { "name": "train", "uid": "train", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z" },
-        "value": 50,
-    })
-}
-
-fn group() -> Value {
-    // As the pod group controller writes them, so that it has nothing to update.
-    let amounts = json!({ "cpu": "400m", "memory": "1Gi", "nvidia.com/gpu": "%GPUS%" });
-    json!({
-        "apiVersion": "scheduling.run.ai/v2alpha2", "kind": "PodGroup",
-        "metadata": {
-            "name": "pg-train-%GROUP%", "namespace": "team-%QUEUE%", "uid": "%UID%", "resourceVersion": "1",
-            "creationTimestamp": "2026-01-01T00:00:00Z", "generation": 1,
-            "labels": { "kai.scheduler/queue": "queue-%QUEUE%", "app": "train" },
-            "annotations": { "kai.scheduler/last-start-timestamp": "2026-01-01T00:00:05Z" },
-            "managedFields": managed_fields(&["metadata", "labels", "annotations", "spec", "queue", "minMember"]),
-        },
-        "spec": { "minMember": PODS_PER_GROUP, "queue": "queue-%QUEUE%", "priorityClassName": "train" },
-        "status": {
-            "phase": "Running", "running": PODS_PER_GROUP, "pending": 0,
-            "resourcesStatus": { "allocated": amounts, "requested": amounts },
-        },
-    })
-}
-
-fn node() -> Value {
-    let image = |at: usize| {
-        let digest = format!(
-            "registry.example/team/image-{at}@sha256:{}",
-            "0123456789abcdef".repeat(4)
-        );
-        json!({ "names": [digest, format!("registry.example/team/image-{at}:v1.{at}")], "sizeBytes": 1_000_000 * at })
-    };
-    let amounts =
-        json!({ "cpu": "64", "memory": "512Gi", "ephemeral-storage": "1Ti", "pods": "110", "nvidia.com/gpu": "8" });
-    let condition = |kind: &str, status: &str| {
-        json!({ "type": kind, "status": status, "reason": "KubeletSays", "message": "kubelet has looked at it",
-                "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z" })
-    };
-    json!({
-        "apiVersion": "v1", "kind": "Node",
-        "metadata": {
-            "name": "node-%NODE%", "uid": "%UID%", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z",
-            "labels": {
-                "kubernetes.io/hostname": "node-%NODE%", "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
-                "topology.kubernetes.io/zone": "zone-a", "node.kubernetes.io/instance-type": "gpu-8",
-                "nvidia.com/gpu.count": "8", "nvidia.com/gpu.memory": "81559", "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
-            },
-            "managedFields": managed_fields(&["labels", "status", "allocatable", "capacity", "conditions", "images"]),
-        },
-        "spec": { "podCIDR": "10.0.0.0/24", "providerID": "example://node-%NODE%" },
-        "status": {
-            "capacity": amounts, "allocatable": amounts,
-            "conditions": [condition("MemoryPressure", "False"), condition("DiskPressure", "False"), condition("Ready", "True")],
-            "addresses": [{ "type": "Hostname", "address": "node-%NODE%" }],
-            "nodeInfo": { "kubeletVersion": "v1.35.0", "osImage": "Debian", "kernelVersion": "6.1", "architecture": "amd64" },
-            "images": (0..30).map(image).collect::<Vec<_>>(),
-        },
-    })
-}
-
-/// `managedFields` as long as those of a pod that a controller created and a kubelet updates.
-fn managed_fields(names: &[&str]) -> Value {
-    let mut fields = serde_json::Map::new();
-    for name in names {
-        let inner = json!({ ".": {}, "f:type": {}, "f:status": {}, "f:lastTransitionTime": {}, "f:reason": {} });
-        fields.insert(format!("f:{name}"), inner);
-    }
-    json!([
-        { "manager": "controller", "operation": "Update", "apiVersion": "v1", "time": "2026-01-01T00:00:00Z",
-          "fieldsType": "FieldsV1", "fieldsV1": fields },
-        { "manager": "kubelet", "operation": "Update", "apiVersion": "v1", "time": "2026-01-01T00:00:05Z",
-          "fieldsType": "FieldsV1", "fieldsV1": fields, "subresource": "status" },
-    ])
-}
-
-fn pod() -> Value {
-    let amounts = json!({ "cpu": "100m", "memory": "256Mi", "nvidia.com/gpu": "%GPUS%" });
-    let condition = |kind: &str| json!({ "type": kind, "status": "True", "lastProbeTime": null, "lastTransitionTime": "2026-01-01T00:00:05Z" });
-    let conditions = [
-        "PodReadyToStartContainers",
-        "Initialized",
-        "Ready",
-        "ContainersReady",
-        "PodScheduled",
-    ]
-    .map(condition);
-    let env: Vec<Value> = (0..8)
-        .map(|at| json!({ "name": format!("SETTING_{at}"), "value": format!("a value of some length, number {at}") }))
-        .collect();
-    let token = json!({ "name": "kube-api-access", "readOnly": true, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount" });
-    json!({
-        "metadata": {
-            "name": "train-%GROUP%-worker-%POD%", "generateName": "train-%GROUP%-worker-", "namespace": "team-%QUEUE%",
-            "uid": "%UID%", "resourceVersion": "%VERSION%", "creationTimestamp": "2026-01-01T00:00:00Z",
-            "labels": { "app": "train", "kai.scheduler/queue": "queue-%QUEUE%", "controller-uid": "%UID%", "job-name": "train-%GROUP%" },
-            "annotations": { "pod-group-name": "pg-train-%GROUP%", "example.com/checksum": "0123456789abcdef0123456789abcdef" },
-            "managedFields": managed_fields(&[
-                "metadata", "labels", "annotations", "ownerReferences", "containers", "env", "resources", "volumeMounts",
-                "conditions", "containerStatuses", "hostIP", "podIP", "podIPs", "startTime",
-            ]),
-        },
-        "spec": {
-            "schedulerName": "kai-scheduler", "nodeName": "node-%NODE%", "restartPolicy": "Never", "dnsPolicy": "ClusterFirst",
-            "serviceAccountName": "default", "serviceAccount": "default", "securityContext": {}, "priority": 50,
-            "terminationGracePeriodSeconds": 30, "enableServiceLinks": true, "preemptionPolicy": "PreemptLowerPriority",
-            "volumes": [{ "name": "kube-api-access", "projected": { "defaultMode": 420, "sources": [
-                { "serviceAccountToken": { "expirationSeconds": 3607, "path": "token" } },
-                { "configMap": { "name": "kube-root-ca.crt", "items": [{ "key": "ca.crt", "path": "ca.crt" }] } },
-            ] } }],
-            "containers": [{
-                "name": "main", "image": "registry.example/team/train:v1.2.3", "command": ["python", "-m", "train"],
-                "args": ["--epochs", "10", "--data", "/data"], "env": env, "imagePullPolicy": "IfNotPresent",
-                "resources": { "requests": amounts, "limits": amounts }, "volumeMounts": [token],
-                "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File",
-            }],
-            "tolerations": [
-                { "key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300 },
-                { "key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300 },
-            ],
-        },
-        "status": {
-            "phase": "%PHASE%", "qosClass": "Burstable", "hostIP": "10.0.0.1", "podIP": "10.1.0.1", "startTime": "2026-01-01T00:00:01Z",
-            "podIPs": [{ "ip": "10.1.0.1" }], "hostIPs": [{ "ip": "10.0.0.1" }],
-            "conditions": conditions,
-            "containerStatuses": [{
-                "name": "main", "ready": true, "restartCount": 0, "started": true, "image": "registry.example/team/train:v1.2.3",
-                "imageID": format!("registry.example/team/train@sha256:{}", "0123456789abcdef".repeat(4)),
-                "containerID": format!("containerd://{}", "fedcba9876543210".repeat(4)),
-                "state": { "running": { "startedAt": "2026-01-01T00:00:04Z" } }, "lastState": {},
-            }],
-        },
-    })
 }

@@ -20,6 +20,8 @@ pub(crate) async fn run(pods: usize, table: &mut Table) -> anyhow::Result<()> {
     let size = Size {
         pods,
         pods_per_node: PODS_PER_NODE,
+        waiting_gangs: 0,
+        slots: 0,
     };
     let server = CannedServer::serve(size).await?;
     let kubeconfig = server.kubeconfig()?;

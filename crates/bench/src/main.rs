@@ -6,7 +6,7 @@
 //! | `idle` | `idle` | real | memory and CPU time without work |
 //! | `soak` | `soak` | real | memory while pods come and go |
 //! | `cold` | `cold_start` | canned | time to ready, memory and cycles on a large cluster |
-//! | `page` | `page` | canned | memory and cycles while somebody looks at the page |
+//! | `page` | `page` | canned | memory, cycles and delays of bindings while people look at the page |
 //!
 //! `process` starts and measures `kai`, `api_server` puts load on the real server, `canned_server` serves a generated cluster, and
 //! `table` prints the figures. `.ci/bench` starts a real API server and runs all parts. The parts `cold` and `page` need no server:

@@ -122,6 +122,53 @@ async fn the_page_of_a_playground_is_live_and_submits_the_story() {
     assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
 }
 
+/// The steps up to the reclaim, by the buttons of the page: each one once the work of the last one has its place.
+#[test]
+fn the_buttons_of_the_story_lead_to_a_reclaim() {
+    let directory = tempfile::tempdir().unwrap();
+    let playground = Playground::start(&["--empty"], &directory.path().join("kubeconfig"));
+    let page = playground.page;
+    let overview = until(page, "/", "action=\"/story/3\"");
+    assert!(overview.contains("team red gets its quota back"), "{overview}");
+    let running = |pods: usize| {
+        for _ in 0..600 {
+            let view: Value = serde_json::from_str(&get(page, "/view.json")).unwrap();
+            let all = view["pods"].as_array().unwrap();
+            if all.iter().filter(|pod| pod["status"] == "Running").count() >= pods {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        panic!("{pods} pods never run: {}", get(page, "/view.json"));
+    };
+    // Eight notebooks, a gang of four, and four pods of team blue run before team red asks for its quota.
+    for (step, pods) in [8, 12, 16, 0].into_iter().enumerate() {
+        let (status, text) = ask(
+            page,
+            "POST",
+            &format!("/story/{step}"),
+            "sec-fetch-site: same-origin\r\n",
+        );
+        assert!(status < 400, "{step}: {status} {text}");
+        running(pods);
+    }
+    until(page, "/decisions?kind=evict", "reclaimed for ");
+    let view: Value = serde_json::from_str(&get(page, "/view.json")).unwrap();
+    let decisions = view["decisions"].as_array().unwrap();
+    let eviction = decisions.iter().find(|decision| decision["kind"] == "evict").unwrap();
+    assert_eq!(
+        (
+            &eviction["action"],
+            &eviction["queue"],
+            &eviction["beneficiary"]["queue"]
+        ),
+        (&json!("reclaim"), &json!("blue"), &json!("red"))
+    );
+    // What would help is answered as JSON, too.
+    let waiting = "/remedies/default/no-such-pod?json";
+    assert_eq!(ask(page, "GET", waiting, "").0, 404);
+}
+
 /// `kai all` in a process of its own, with the account of the roles.
 struct Roles(Child);
 
@@ -213,6 +260,33 @@ async fn the_scheduler_serves_the_page_and_its_own_view() {
         assert_eq!(status, 401, "{text}");
         assert!(!text.contains("train"), "{text}");
     }
+}
+
+/// The scheduler alone has the page, too: the flag is one of this role.
+#[tokio::test]
+async fn kai_scheduler_serves_the_page() {
+    let directory = tempfile::tempdir().unwrap();
+    let kubeconfig = directory.path().join("kubeconfig");
+    let _playground = Playground::start(&["--empty", "--without-roles"], &kubeconfig);
+    let ui = free_port();
+    let role = command(".", &["scheduler", "--listen-address=", "--leader-elect=false"])
+        .arg("--kubeconfig")
+        .arg(&kubeconfig)
+        .arg("--plugin-server-port=0")
+        .arg(format!("--ui-address=127.0.0.1:{ui}"))
+        .stderr(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _role = Roles(role);
+    let page: SocketAddr = ([127, 0, 0, 1], ui).into();
+    while TcpStream::connect(page).is_err() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    until(page, "/gpus", "h100-0");
+    let view: Value = serde_json::from_str(&get(page, "/view.json")).unwrap();
+    // Its own view: only the scheduler has decisions without Events.
+    assert_eq!((&view["decisions"], &view["missing"]), (&json!([]), &json!([])));
 }
 
 /// An address of this machine other than loopback, if it has one.

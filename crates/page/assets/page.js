@@ -232,7 +232,8 @@ function hover(event) {
     const queue = queueNames().get(look(link));
     if (queue) lines.push(`queue ${queue}`);
     const percent = [...link.classList].find((look) => /^p\d+$/.test(look));
-    lines.push(percent ? `${percent.slice(1)} % of the GPU's memory` : link.closest(".sl") ? "a slice" : "the whole GPU");
+    const amount = link.closest(".sl") ? "a slice" : link.closest(".unk") ? "an unknown part of the GPU" : "the whole GPU";
+    lines.push(percent ? `${percent.slice(1)} % of the GPU's memory` : amount);
     if (link.classList.contains("pr")) lines.push("promised: others are leaving");
     if (link.classList.contains("rl")) lines.push("ending");
   } else {

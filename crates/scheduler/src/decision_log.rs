@@ -29,6 +29,8 @@ pub(crate) struct DecisionLog {
     /// Promises by uid of the pod: the node. An entry stays as long as the pod is pending: a promise that a cycle does not repeat, and a
     /// later one does, is no news.
     promises: FxHashMap<Arc<str>, Arc<str>>,
+    /// Whether entries keep decisions that were made for views.
+    has_shown: bool,
     /// The last gang, whose pods are mostly decided one after the other, and the last beneficiary.
     recent: [Option<(Millis, Arc<GangNames>)>; 2],
 }
@@ -45,6 +47,8 @@ struct Entry {
     gpus: Option<PodGpus>,
     /// Of a pod that is evicted.
     eviction: Option<Eviction>,
+    /// As people read it; made for the first view that shows it.
+    shown: Option<Arc<Decision>>,
 }
 
 #[derive(Debug)]
@@ -125,10 +129,18 @@ impl DecisionLog {
         self.promises.retain(|pod, _| mirror.is_pending(pod));
     }
 
-    /// All decisions of the last hour, newest first.
-    pub(crate) fn newest_first(&mut self, now: Millis) -> Vec<Decision> {
+    /// All decisions of the last hour, newest first. Thousands of them are in each view, so views share them.
+    pub(crate) fn newest_first(&mut self, now: Millis) -> Vec<Arc<Decision>> {
         self.prune(now);
-        self.entries.iter().rev().map(Entry::to_decision).collect()
+        self.has_shown = true;
+        self.entries.iter_mut().rev().map(Entry::shown).collect()
+    }
+
+    /// Nobody looks any more: drops what was made for views.
+    pub(crate) fn drop_shown(&mut self) {
+        if std::mem::take(&mut self.has_shown) {
+            self.entries.iter_mut().for_each(|entry| entry.shown = None);
+        }
     }
 
     /// The decisions with larger numbers, oldest first. A number that was not given yet is of a log before this one: then all of them.
@@ -166,6 +178,7 @@ impl DecisionLog {
             node: node.cloned().or_else(left),
             gpus: view.map(|view| PodGpus::from(&view.gpus)),
             eviction,
+            shown: None,
         };
         self.prune(after.now);
         if self.entries.len() >= ENTRIES_MAX {
@@ -207,6 +220,12 @@ impl DecisionLog {
 }
 
 impl Entry {
+    fn shown(&mut self) -> Arc<Decision> {
+        let decision = self.shown.take().unwrap_or_else(|| Arc::new(self.to_decision()));
+        self.shown = Some(Arc::clone(&decision));
+        decision
+    }
+
     fn to_decision(&self) -> Decision {
         let gang = self.gang.as_deref();
         let beneficiary = self

@@ -35,13 +35,13 @@ async fn get(world: &World, path: &str) -> (u16, Vec<u8>) {
     )
 }
 
-async fn decisions(world: &World, after: u64) -> Vec<Decision> {
+async fn decisions(world: &World, after: u64) -> Vec<Arc<Decision>> {
     let (status, body) = get(world, &format!("/decisions?after={after}")).await;
     assert_eq!(status, 200);
     serde_json::from_slice(&body).unwrap()
 }
 
-fn kinds(decisions: &[Decision]) -> Vec<(DecisionKind, &str)> {
+fn kinds(decisions: &[Arc<Decision>]) -> Vec<(DecisionKind, &str)> {
     let kinds = decisions.iter().map(|decision| (decision.kind, decision.pod.as_str()));
     kinds.collect()
 }
@@ -93,7 +93,7 @@ async fn decisions_tell_who_gave_way_to_whom() {
     let (status, body) = get(&world, "/view").await;
     assert_eq!(status, 200);
     let view: ClusterView = serde_json::from_slice(&body).unwrap();
-    let mut newest_first: Vec<Decision> = first.into_iter().chain(later).collect();
+    let mut newest_first: Vec<Arc<Decision>> = first.into_iter().chain(later).collect();
     newest_first.reverse();
     assert_eq!(view.decisions, Some(newest_first));
     assert_eq!(view.missing, []);

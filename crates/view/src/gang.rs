@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use kai_engine::Cluster;
 use kai_engine::model::{self, GangKey};
+use kai_engine::report::GangView;
 use kai_mirror::{ClusterMirror, pod_group_key};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
@@ -86,7 +86,7 @@ struct Waiting<'a> {
     since: Time,
 }
 
-pub(crate) fn gangs(engine: &Cluster, mirror: &ClusterMirror, pods: &[Pod], texts: &mut Interner) -> Vec<Gang> {
+pub(crate) fn gangs(views: Vec<GangView<'_>>, mirror: &ClusterMirror, pods: &[Pod], texts: &mut Interner) -> Vec<Gang> {
     let mut waiting: FxHashMap<(&str, &str), Waiting<'_>> = FxHashMap::default();
     for pod in pods.iter().filter(|pod| pod.waits()) {
         let Some(gang) = pod.pod_group.as_deref() else { continue };
@@ -99,7 +99,7 @@ pub(crate) fn gangs(engine: &Cluster, mirror: &ClusterMirror, pods: &[Pod], text
             entry.first = Some(pod);
         }
     }
-    let views = engine.gangs().into_iter().map(|view| {
+    let gangs = views.into_iter().map(|view| {
         let waits = waiting.get(&(view.gang.namespace.as_str(), view.gang.name.as_str()));
         let first = waits.and_then(|waits| waits.first);
         let (workload_kind, workload_name) = match mirror.pod_group(&pod_group_key(view.gang)) {
@@ -133,7 +133,8 @@ pub(crate) fn gangs(engine: &Cluster, mirror: &ClusterMirror, pods: &[Pod], text
             reason_source: first.and_then(|pod| pod.reason_source),
         }
     });
-    let mut gangs: Vec<Gang> = views.collect();
+    // In the memory of the engine's views, which may be larger.
+    let mut gangs: Vec<Gang> = gangs.collect();
     gangs.shrink_to_fit();
     gangs
 }

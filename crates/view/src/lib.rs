@@ -21,6 +21,8 @@ mod restrict;
 mod status;
 mod time;
 
+use std::sync::Arc;
+
 use kai_engine::Cluster;
 use kai_engine::model::{Config, Millis};
 use kai_mirror::ClusterMirror;
@@ -67,8 +69,8 @@ pub struct ClusterView {
     pub gangs: Option<Vec<Gang>>,
     /// Pods of this scheduler, by namespace and name.
     pub pods: Option<Vec<Pod>>,
-    /// Decisions of the last hour, newest first. `None` = unknown: only the scheduler itself has them.
-    pub decisions: Option<Vec<Decision>>,
+    /// Decisions of the last hour, newest first, shared by the views that show them. `None` = unknown: only the scheduler itself has them.
+    pub decisions: Option<Vec<Arc<Decision>>>,
     /// Set in a view that shows only some namespaces.
     pub hidden: Option<Hidden>,
 }
@@ -99,17 +101,18 @@ impl ClusterView {
             knowledge,
         } = sources;
         let mut texts = Interner::default();
+        let gangs = engine.gangs();
         let views = engine.pods();
-        for view in &views {
-            if let Some(name) = pod::metadata(view, mirror).and_then(|metadata| metadata.name.as_ref()) {
-                texts.adopt(name);
-            }
+        // Found once: the objects of thousands of pods are in no processor cache.
+        let objects: Vec<_> = views.iter().map(|view| pod::metadata(view, mirror)).collect();
+        for name in objects.iter().flatten().filter_map(|metadata| metadata.name.as_ref()) {
+            texts.adopt(name);
         }
         let nodes = knowledge
             .nodes()
             .then(|| node::nodes(engine, &views, mirror, &knowledge, &mut texts));
-        let pods = pod::pods(views, engine, mirror, &knowledge, &mut texts);
-        let mut gangs = gang::gangs(engine, mirror, &pods, &mut texts);
+        let pods = pod::pods(views, &objects, &gangs, mirror, &knowledge, &mut texts);
+        let mut gangs = gang::gangs(gangs, mirror, &pods, &mut texts);
         let queues = knowledge.queues().then(|| queue::queues(engine, &gangs, &knowledge));
         // Last: `serving_order` reverts the pipelined placements, which the views above show.
         if knowledge.is_complete() {

@@ -20,6 +20,8 @@ use crate::{Knowledge, PodStatus, Text, TextMap};
 
 /// The label with the model of the GPUs, set by the node agent and by GPU feature discovery.
 const MODEL_LABEL: &str = "nvidia.com/gpu.product";
+/// The condition that a kubelet sets.
+const READY_CONDITION: &str = "Ready";
 /// GPUs of a node that a view lists one by one. No machine has as many; a wrong label must not make a view of gigabytes.
 const GPUS_MAX: i64 = 1_024;
 
@@ -69,6 +71,15 @@ pub struct Node {
     /// Conditions, by kind.
     #[serde(default)]
     pub conditions: Arc<[NodeCondition]>,
+}
+
+impl Node {
+    /// Whether the node says by a condition if it is ready. `ready` of one that does not only means that nothing keeps pods away.
+    pub fn reports_readiness(&self) -> bool {
+        self.conditions
+            .iter()
+            .any(|condition| condition.kind == READY_CONDITION)
+    }
 }
 
 /// An amount of a node.

@@ -3,10 +3,9 @@
 use std::collections::VecDeque;
 
 use kai_api::{Object as _, ObjectKey, PodCondition};
-use kai_engine::Cluster;
 use kai_engine::model::Millis;
 use kai_engine::reasons::Reason;
-use kai_engine::report::{PodGpus as EngineGpus, PodView, Status};
+use kai_engine::report::{GangView, PodGpus as EngineGpus, PodView, Status};
 use kai_mirror::ClusterMirror;
 use serde::{Deserialize, Serialize};
 
@@ -113,33 +112,35 @@ impl From<&EngineGpus<'_>> for PodGpus {
     }
 }
 
+/// The pods, of the engine's views and the metadata of the mirror's objects in the same order.
 pub(crate) fn pods(
     views: Vec<PodView<'_>>,
-    engine: &Cluster,
+    objects: &[Option<&kai_api::Metadata>],
+    gangs: &[GangView<'_>],
     mirror: &ClusterMirror,
     knowledge: &Knowledge,
     texts: &mut Interner,
 ) -> Vec<Pod> {
-    let starts: rustc_hash::FxHashMap<_, _> = engine
-        .gangs()
-        .into_iter()
+    let starts: rustc_hash::FxHashMap<_, _> = gangs
+        .iter()
         .filter_map(|gang| Some((gang.gang, gang.last_start?)))
         .collect();
     let mut reasons = ReasonTexts::default();
-    let pods = views.into_iter().map(|view| {
+    let pods = views.into_iter().enumerate().map(|(at, view)| {
+        let object = objects[at];
         let start = view.gang.and_then(|gang| starts.get(gang)).copied();
         let (reason, reason_source) = reason(&view, mirror, knowledge, &mut reasons);
         Pod {
             namespace: texts.text(view.namespace),
             name: texts.text(view.name),
-            uid: metadata(&view, mirror)
+            uid: object
                 .and_then(|metadata| metadata.uid.clone())
                 .unwrap_or_else(|| view.uid.into()),
             pod_group: view.gang.map(|gang| texts.text(&gang.name)),
             status: view.status.into(),
             node: view.node.map(|node| texts.text(node)),
             gpus: PodGpus::from(&view.gpus),
-            gpu_limit: enforcement::of_pod(&view.gpus, metadata(&view, mirror)),
+            gpu_limit: enforcement::of_pod(&view.gpus, object),
             gpu_groups: view.gpu_groups.iter().map(|group| texts.text(group)).collect(),
             created: view.created.into(),
             since: since(&view, start).map(Time::from),

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use kai_mirror::{ExplanationView, StepView};
 use serde::{Deserialize, Serialize};
@@ -175,17 +176,22 @@ fn merge_foreign(users: &mut Vec<GpuUser>, namespaces: &BTreeSet<String>) {
     users.insert(at, other_work);
 }
 
-fn restricted_decision(decision: &Decision, filter: &NameFilter<'_>) -> Decision {
-    let mut restricted = decision.clone();
+/// The decision without foreign names; the same value where it has none.
+fn restricted_decision(decision: &Arc<Decision>, filter: &NameFilter<'_>) -> Arc<Decision> {
+    let mut shared = Arc::clone(decision);
     let beneficiary = decision.beneficiary.as_ref();
     let is_foreign = beneficiary.is_some_and(|gang| !filter.namespaces.contains(&gang.namespace));
     if is_foreign {
         // Not the name of the workload, which may be odd and is gone from the list of gangs by now.
         let action = decision.action.as_deref().unwrap_or("eviction");
+        let restricted = Arc::make_mut(&mut shared);
         restricted.reason = Some(format!("evicted for {OTHER_WORK} ({action})"));
         restricted.beneficiary = None;
     } else if let Some(reason) = &decision.reason {
-        restricted.reason = Some(filter.clean(reason).into_owned());
+        let clean = filter.clean(reason);
+        if clean != reason.as_str() {
+            Arc::make_mut(&mut shared).reason = Some(clean.into_owned());
+        }
     }
-    restricted
+    shared
 }

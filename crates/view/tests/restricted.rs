@@ -4,6 +4,7 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use kai_view::{
     Beneficiary, ClusterView, Decision, DecisionKind, Gang, GpuUser, Hidden, Knowledge, NodeCondition, OTHER_WORK, Pod,
@@ -133,7 +134,7 @@ fn view(all: &[Work]) -> ClusterView {
                 queue: None,
             }
         });
-        decisions.push(Decision {
+        decisions.push(Arc::new(Decision {
             number: at as u64,
             time: Time::default(),
             kind: DecisionKind::Evict,
@@ -147,7 +148,7 @@ fn view(all: &[Work]) -> ClusterView {
             gpus: Some(PodGpus::None),
             beneficiary,
             reason: Some(reason),
-        });
+        }));
     }
     let node = &mut view.nodes.as_mut().unwrap()[0];
     // As the node agent names containers whose limits are lost.

@@ -3,6 +3,8 @@
 
 mod support;
 
+use std::sync::Arc;
+
 use kai_mirror::{MirrorSettings, Partition};
 use kai_view::{
     Beneficiary, ClusterView, Decision, DecisionKind, EnforcementTier, GpuState, Knowledge, List, MissingList,
@@ -414,7 +416,7 @@ fn the_documentation_shows_a_real_view() {
     let (before, rest) = docs.split_once("```json\n").unwrap();
     let (shown, after) = rest.split_once("```\n").unwrap();
     let mut real = view(&small_cluster());
-    real.decisions = Some(vec![eviction()]);
+    real.decisions = Some(vec![Arc::new(eviction())]);
     let real = serde_json::to_value(real).unwrap();
     if std::env::var_os("UPDATE_EXAMPLE").is_some() {
         let text = serde_json::to_string_pretty(&real).unwrap();

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -57,7 +58,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 }
 
 /// The decisions of the last hour from Events, with the caller's rights.
-async fn listed(arguments: &Arguments) -> anyhow::Result<Vec<Decision>> {
+async fn listed(arguments: &Arguments) -> anyhow::Result<Vec<Arc<Decision>>> {
     let connection = &arguments.origin.connection;
     let namespace = arguments.scope.namespace.as_deref();
     let settings = connection.settings()?;
@@ -86,7 +87,7 @@ async fn listed(arguments: &Arguments) -> anyhow::Result<Vec<Decision>> {
     Ok(log.newest_first())
 }
 
-fn show(arguments: &Arguments, mut decisions: Vec<Decision>) -> anyhow::Result<ExitCode> {
+fn show(arguments: &Arguments, mut decisions: Vec<Arc<Decision>>) -> anyhow::Result<ExitCode> {
     decisions.retain(|decision| arguments.scope.contains(&decision.namespace));
     let value = json!({ "version": kai_view::VERSION, "time": Clock::System.now_text(), "decisions": decisions });
     let wide = arguments.format.is_wide();
@@ -95,7 +96,7 @@ fn show(arguments: &Arguments, mut decisions: Vec<Decision>) -> anyhow::Result<E
         .print_value(&value, |screen| lines(&decisions, wide, screen))
 }
 
-fn lines(decisions: &[Decision], wide: bool, screen: Screen) -> Vec<String> {
+fn lines(decisions: &[Arc<Decision>], wide: bool, screen: Screen) -> Vec<String> {
     let mut columns = vec![
         ("TIME", Align::Left),
         ("DECISION", Align::Left),
@@ -209,7 +210,7 @@ impl Follower<'_> {
     }
 
     /// False once nobody reads the output any more.
-    fn print(&mut self, newest_first: &[Decision]) -> anyhow::Result<bool> {
+    fn print(&mut self, newest_first: &[Arc<Decision>]) -> anyhow::Result<bool> {
         let Some(newest) = newest_first.first().map(|decision| decision.number) else {
             return Ok(true);
         };
@@ -218,7 +219,7 @@ impl Follower<'_> {
             self.last = 0;
         }
         let fresh = newest_first.iter().take_while(|decision| decision.number > self.last);
-        let fresh: Vec<&Decision> = fresh.collect();
+        let fresh: Vec<&Decision> = fresh.map(Arc::as_ref).collect();
         self.last = newest;
         let mut text = String::new();
         for decision in fresh.into_iter().rev() {
@@ -350,7 +351,7 @@ mod tests {
             width_max: None,
             colours: false,
         };
-        let shown = lines(&[evicted(), decision(DecisionKind::Bind)], true, screen).join("\n");
+        let shown = lines(&[evicted(), decision(DecisionKind::Bind)].map(Arc::new), true, screen).join("\n");
         insta::assert_snapshot!("decisions_wide", shown);
         assert_eq!(lines(&[], false, screen), ["no decisions in the last hour"]);
     }

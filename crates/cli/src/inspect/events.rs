@@ -101,7 +101,7 @@ impl EventWatch {
     }
 
     /// The decisions of the last hour, newest first.
-    pub(crate) fn decisions(&mut self, view: &ClusterView) -> Vec<Decision> {
+    pub(crate) fn decisions(&mut self, view: &ClusterView) -> Vec<Arc<Decision>> {
         let mut events = Vec::new();
         for (key, event) in self.subscriptions.iter().flat_map(Subscription::take) {
             match event {
@@ -119,7 +119,7 @@ impl EventWatch {
 pub(crate) struct DecisionLog {
     count: u64,
     /// Oldest first.
-    decisions: Vec<Decision>,
+    decisions: Vec<Arc<Decision>>,
     /// The Events that were added, with the count of their repetitions.
     seen: FxHashMap<ObjectKey, u32>,
 }
@@ -154,7 +154,8 @@ impl DecisionLog {
         let lookup = Lookup { view };
         for (event, kind, time) in fresh {
             self.count += 1;
-            self.decisions.push(lookup.decision(event, kind, time, self.count));
+            self.decisions
+                .push(Arc::new(lookup.decision(event, kind, time, self.count)));
         }
         self.decisions.retain(|decision| is_recent(decision.time, view.time));
     }
@@ -166,7 +167,7 @@ impl DecisionLog {
     }
 
     /// The decisions of the last hour, newest first.
-    pub(crate) fn newest_first(&self) -> Vec<Decision> {
+    pub(crate) fn newest_first(&self) -> Vec<Arc<Decision>> {
         self.decisions.iter().rev().cloned().collect()
     }
 }
@@ -407,7 +408,7 @@ mod tests {
             );
             let mut log = DecisionLog::default();
             log.add(&[evicted], "kai-scheduler", &view("2026-01-01T10:30:00Z"));
-            let decision = log.newest_first().remove(0);
+            let decision = log.newest_first().remove(0).as_ref().clone();
             (decision.workload, decision.beneficiary.map(|gang| gang.workload))
         };
         let mut annotations = json!({

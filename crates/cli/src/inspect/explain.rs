@@ -434,10 +434,10 @@ fn node_lines(view: &ClusterView, node: &Node, pods: &[&Pod], wide: bool, screen
     let mut facts = Facts::new("node", &node.name);
     facts.add(
         "ready",
-        if node.ready {
-            "yes"
-        } else {
-            "no: a condition keeps pods away"
+        match (node.ready, node.reports_readiness()) {
+            (true, true) => "yes",
+            (true, false) => words::UNKNOWN,
+            (false, _) => "no: a condition keeps pods away",
         },
     );
     facts.add("cordoned", if node.cordoned { "yes" } else { "no" });

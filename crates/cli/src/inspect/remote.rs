@@ -1,5 +1,7 @@
 //! The scheduler's own view, from its debug endpoints. They are on the loopback interface of its pod: a port-forward reaches them.
 
+use std::sync::Arc;
+
 use kai_cluster::{Client, ClientConfig, Error};
 use kai_mirror::ExplanationView;
 use kai_view::{ClusterView, Decision};
@@ -20,8 +22,8 @@ impl SchedulerUrl {
     }
 
     /// Its decisions of the last hour with larger numbers, newest first.
-    pub(super) async fn decisions(&self, after: u64) -> anyhow::Result<Vec<Decision>> {
-        let mut decisions: Vec<Decision> = self.ask("/decisions", &[("after", &after.to_string())]).await?;
+    pub(super) async fn decisions(&self, after: u64) -> anyhow::Result<Vec<Arc<Decision>>> {
+        let mut decisions: Vec<Arc<Decision>> = self.ask("/decisions", &[("after", &after.to_string())]).await?;
         decisions.reverse();
         Ok(decisions)
     }

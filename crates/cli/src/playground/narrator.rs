@@ -35,7 +35,7 @@ impl Told {
         let fresh = newest_first
             .iter()
             .take_while(|decision| decision.number > self.decision);
-        let mut lines: Vec<Cell> = fresh.map(decisions::line).collect();
+        let mut lines: Vec<Cell> = fresh.map(|decision| decisions::line(decision)).collect();
         lines.reverse();
         if let Some(newest) = newest_first.first() {
             self.decision = newest.number;
@@ -169,7 +169,7 @@ mod tests {
             "gangs": gangs, "decisions": null, "hidden": null,
         });
         let mut view: ClusterView = serde_json::from_value(view).unwrap();
-        view.decisions = Some(decisions.map(decision).collect());
+        view.decisions = Some(decisions.map(decision).map(Arc::new).collect());
         view
     }
 

@@ -110,35 +110,42 @@ pub(super) async fn view_json(
     let snapshot = app.hub.current().await;
     blocking(move || {
         let Some(view) = snapshot.view_for(&caller.scope) else {
-            return plain(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "this replica does not schedule at present, or has not read the cluster yet",
-            );
+            return no_view();
         };
-        match serde_json::to_string(view.as_ref()) {
-            Ok(json) => content(StatusCode::OK, "application/json", json, zip),
-            Err(error) => plain(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                format!("cannot write the view as JSON: {error}"),
-            ),
-        }
+        json(view.as_ref(), "the view", zip)
     })
     .await
 }
 
-/// What would let a pod start: a page, or with `?fragment` only its content.
+fn no_view() -> Response {
+    plain(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "this replica does not schedule at present, or has not read the cluster yet",
+    )
+}
+
+fn json(value: &impl serde::Serialize, what: &str, zip: bool) -> Response {
+    match serde_json::to_string(value) {
+        Ok(json) => content(StatusCode::OK, "application/json", json, zip),
+        Err(error) => plain(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("cannot write {what} as JSON: {error}"),
+        ),
+    }
+}
+
+/// What would let a pod start: a page, with `?fragment` only its content, with `?json` the explanation as JSON. A caller who may see some
+/// namespaces gets it for the pods in these, without the names of others.
 pub(super) async fn remedies(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path((namespace, pod)): Path<(String, String)>,
     uri: Uri,
 ) -> Response {
-    if !caller.sees_everything() {
-        return plain(
-            StatusCode::FORBIDDEN,
-            "what would help names other work, so it is shown only to those who may see every namespace",
-        );
+    if caller.scope.as_ref().is_some_and(|own| !own.contains(&namespace)) {
+        return plain(StatusCode::FORBIDDEN, "you may not list the pods of this namespace");
     }
+    let _reader = app.hub.reader();
     let search = async {
         let _permit = app.explanations.acquire().await.ok()?;
         Some(app.source.explain(&namespace, &pod).await)
@@ -149,9 +156,29 @@ pub(super) async fn remedies(
             "the search takes too long; try again later",
         );
     };
+    let explanation = match (explanation, &caller.scope) {
+        (Some(explanation), Some(own)) => {
+            // Which names are foreign is in the whole view.
+            let Some(view) = app.hub.current().await.view.clone() else {
+                return no_view();
+            };
+            Some(view.restricted_explanation(&explanation, own))
+        }
+        (explanation, _) => explanation,
+    };
+    let query = uri.query().unwrap_or_default();
+    if parameter(query, "json").is_some() {
+        return match explanation {
+            Some(explanation) => json(&explanation, "what would help", false),
+            None => plain(
+                StatusCode::NOT_FOUND,
+                "the pod does not wait, or what would help is not known",
+            ),
+        };
+    }
     let mut text = Html::default();
     views::remedies(&mut text, &namespace, &pod, explanation.as_ref());
-    if parameter(uri.query().unwrap_or_default(), "fragment").is_some() {
+    if parameter(query, "fragment").is_some() {
         return html(StatusCode::OK, text.into_string(), false);
     }
     let mut panel = Html::default();

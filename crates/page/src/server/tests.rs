@@ -12,6 +12,7 @@ use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use kai_view::{ClusterView, ExplanationView};
 use parking_lot::Mutex;
+use serde_json::json;
 use tower::ServiceExt as _;
 
 use super::STREAMS_MAX;
@@ -25,25 +26,27 @@ struct World {
     revoked: AtomicBool,
 }
 
+/// An explanation that names work of two namespaces.
+fn explanation(pod: &str) -> ExplanationView {
+    let remedy = |workload: &str| {
+        let text = format!("end Job {workload}");
+        json!({ "text": text, "tried": true, "steps": [{ "kind": "end", "text": text, "podGroup": workload }] })
+    };
+    let explanation = json!({
+        "remedies": [remedy("team-speech/secret"), remedy("team-vision/own")], "nearestNodes": [],
+        "noRemedy": format!("no node could hold <{pod}>"), "cut": false, "trials": 1,
+    });
+    serde_json::from_value(explanation).unwrap()
+}
+
 impl Source for World {
     fn view(&self) -> BoxFuture<'_, Option<Arc<ClusterView>>> {
         Box::pin(async { self.view.lock().clone() })
     }
 
     fn explain(&self, namespace: &str, pod: &str) -> BoxFuture<'_, Option<ExplanationView>> {
-        let text = format!("no node could hold <{namespace}/{pod}>");
-        Box::pin(async {
-            Some(ExplanationView {
-                position: None,
-                needs: None,
-                fits: None,
-                nearest_nodes: Vec::new(),
-                remedies: Vec::new(),
-                no_remedy: Some(text),
-                cut: false,
-                trials: 1,
-            })
-        })
+        let explanation = explanation(&format!("{namespace}/{pod}"));
+        Box::pin(async { Some(explanation) })
     }
 }
 
@@ -347,7 +350,7 @@ async fn the_form_sets_a_cookie_that_only_this_page_gets() {
 }
 
 #[tokio::test]
-async fn remedies_are_for_those_who_see_everything() {
+async fn remedies_are_for_those_who_see_the_pod() {
     let page = Page::new();
     let (status, _, html) = page.get(LOOPBACK, "/remedies/team/pod?fragment=1", &[]).await;
     assert_eq!(status, StatusCode::OK);
@@ -357,15 +360,27 @@ async fn remedies_are_for_those_who_see_everything() {
     );
     let (_, _, html) = page.get(LOOPBACK, "/remedies/team/pod", &[]).await;
     assert!(html.starts_with("<!doctype html>"), "{html}");
-    let (status, _, text) = page
-        .get(
-            REMOTE,
-            "/remedies/team-vision/pod",
-            &[("authorization", "Bearer vision")],
-        )
-        .await;
+    let (_, _, text) = page.get(LOOPBACK, "/remedies/team/pod?json", &[]).await;
+    assert!(text.starts_with('{') && text.contains("team-speech/secret"), "{text}");
+    // A tenant asks for its own pods, and gets no foreign names.
+    let token = [("authorization", "Bearer vision")];
+    let (status, _, _) = page.get(REMOTE, "/remedies/team-speech/pod", &token).await;
     assert_eq!(status, StatusCode::FORBIDDEN);
-    assert!(text.contains("names other work"), "{text}");
+    for form in ["", "?fragment=1", "?json"] {
+        let address = format!("/remedies/team-vision/pod{form}");
+        let (status, _, text) = page.get(REMOTE, &address, &token).await;
+        assert_eq!(status, StatusCode::OK, "{address}");
+        assert!(
+            text.contains("end Job team-vision/own") && text.contains("end other work"),
+            "{text}"
+        );
+        assert!(!text.contains("secret"), "{text}");
+    }
+    *page.world.view.lock() = None;
+    // Without a view nobody can say which names are foreign.
+    tokio::time::sleep(crate::hub::POLL_PERIOD).await;
+    let (status, _, text) = page.get(REMOTE, "/remedies/team-vision/pod", &token).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{text}");
 }
 
 #[tokio::test]

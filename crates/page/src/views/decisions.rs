@@ -1,5 +1,7 @@
 //! The log of decisions.
 
+use std::sync::Arc;
+
 use kai_view::{Decision, DecisionKind};
 
 use super::ROWS_MAX;
@@ -12,7 +14,7 @@ use crate::html::Html;
 use crate::route::DecisionFilter;
 
 pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, filter: &DecisionFilter) {
-    let decisions = facts.view.decisions.iter().flatten();
+    let decisions = facts.view.decisions.iter().flatten().map(Arc::as_ref);
     let decisions: Vec<&Decision> = decisions.filter(|decision| is_wanted(decision, filter)).collect();
     blocks.section("head", |html, id| {
         head(html, id, "Decisions", |html| match &facts.view.decisions {

@@ -1,5 +1,7 @@
 //! A gang: its facts, its story and its pods.
 
+use std::sync::Arc;
+
 use kai_view::{Decision, Gang, PodStatus};
 
 use super::story::{self, Story};
@@ -83,7 +85,7 @@ pub(super) fn unknown_decisions(html: &mut Html, facts: &Facts<'_>) {
 
 /// The decisions about the pods of a gang, newest first.
 fn decisions_of<'a>(facts: &Facts<'a>, namespace: &str, pod_group: &str) -> Vec<&'a Decision> {
-    let decisions = facts.view.decisions.iter().flatten();
+    let decisions = facts.view.decisions.iter().flatten().map(Arc::as_ref);
     let of_gang =
         |decision: &&Decision| decision.namespace == namespace && decision.pod_group.as_deref() == Some(pod_group);
     decisions.filter(of_gang).collect()

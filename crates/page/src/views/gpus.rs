@@ -231,6 +231,8 @@ pub(super) fn tile(blocks: &mut Blocks, facts: &Facts<'_>, node: &Node, large: b
 fn badges(html: &mut Html, node: &Node, large: bool) {
     if !node.ready {
         html.raw("<em class=\"bad\">not ready</em>");
+    } else if !node.reports_readiness() {
+        html.raw("<em class=\"warn\">readiness unknown</em>");
     }
     if node.cordoned {
         html.raw("<em class=\"warn\">cordoned</em>");
@@ -282,14 +284,16 @@ fn cell(html: &mut Html, facts: &Facts<'_>, node: &Node, gpu: &Gpu) {
     match (gpu.state, gpu.pods.as_slice()) {
         (GpuState::Whole, [user]) => part(html, facts, user, None),
         (GpuState::Whole | GpuState::Shared, users) => {
-            html.raw("<span>");
-            for user in users {
-                part(
-                    html,
-                    facts,
-                    user,
-                    Some(percent_of(user.mib, node.gpu_memory_mib).unwrap_or(100 / users.len().max(1) as i64)),
-                );
+            let percents = users.iter().map(|user| percent_of(user.mib, node.gpu_memory_mib));
+            let percents: Option<Vec<i64>> = percents.collect();
+            // Shares of unknown size are drawn as that, not as equal ones.
+            html.raw(if percents.is_some() {
+                "<span>"
+            } else {
+                "<span class=\"unk\">"
+            });
+            for (at, user) in users.iter().enumerate() {
+                part(html, facts, user, percents.as_ref().map(|percents| percents[at]));
             }
             html.raw("</span>");
         }

@@ -135,7 +135,7 @@ fn notices(blocks: &mut Blocks, view: &ClusterView, namespaces: Option<&BTreeSet
                     .show(hidden.pods)
                     .raw(" pods are not listed");
             }
-            html.raw(". What would help a waiting pod is not shown either, because it names other work.</p></section>");
+            html.raw(".</p></section>");
         });
     }
 }

@@ -130,10 +130,10 @@ pub(super) fn model(html: &mut Html, node: &Node) {
 
 /// Words on the health of a node.
 pub(super) fn health(html: &mut Html, node: &Node) {
-    html.raw(if node.ready {
-        "<span class=\"tag ok\">ready</span>"
-    } else {
-        "<span class=\"tag bad\">not ready</span>"
+    html.raw(match (node.ready, node.reports_readiness()) {
+        (true, true) => "<span class=\"tag ok\">ready</span>",
+        (true, false) => "<span class=\"tag warn\">readiness unknown</span>",
+        (false, _) => "<span class=\"tag bad\">not ready</span>",
     });
     if node.cordoned {
         html.raw(" <span class=\"tag warn\">cordoned</span>");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kai_view::{GpuAmount, GpuState, Node, SlicesKind};
+use kai_view::{Gpu, GpuAmount, GpuState, GpuUser, Node, SlicesKind};
 
 use super::words::{
     counted, decision_cause, decision_gpus, decision_tag, gang_href, head, panel, pod_link, queue_link,
@@ -118,25 +118,10 @@ impl Totals {
                 GpuState::Held => self.held += MILLIONTHS,
                 GpuState::Unknown => self.unknown += MILLIONTHS,
                 GpuState::Unhealthy => {}
-                GpuState::Whole | GpuState::Shared => {
-                    let mut used = 0;
-                    for user in &gpu.pods {
-                        let part = match (gpu.state, user.mib, node.gpu_memory_mib) {
-                            (GpuState::Whole, _, _) => MILLIONTHS,
-                            (_, Some(mib), Some(all)) if all > 0 => (mib * MILLIONTHS / all).min(MILLIONTHS - used),
-                            _ => 0,
-                        };
-                        used += part;
-                        let class = if is_other_work(user) {
-                            OTHER
-                        } else {
-                            facts.class_of(user)
-                        };
-                        *self.by_class.entry(class).or_default() += part;
-                    }
-                    self.allocated += used;
-                    self.free += MILLIONTHS - used;
-                }
+                GpuState::Whole | GpuState::Shared => match parts(gpu, node) {
+                    Some(parts) => self.add_parts(&parts, facts),
+                    None => self.unknown += MILLIONTHS,
+                },
                 GpuState::TimeSliced => match replicas.and_then(|all| Some((all.used?, all.allocatable))) {
                     Some((used, all)) if all > 0 => {
                         let part = used.clamp(0, all) * MILLIONTHS / all;
@@ -149,6 +134,39 @@ impl Totals {
             }
         }
     }
+
+    fn add_parts(&mut self, parts: &[(&GpuUser, i64)], facts: &Facts<'_>) {
+        let mut used = 0;
+        for (user, part) in parts {
+            let part = (*part).min(MILLIONTHS - used);
+            used += part;
+            let class = if is_other_work(user) {
+                OTHER
+            } else {
+                facts.class_of(user)
+            };
+            *self.by_class.entry(class).or_default() += part;
+        }
+        self.allocated += used;
+        self.free += MILLIONTHS - used;
+    }
+}
+
+/// The parts of a GPU that its pods hold, in millionths; `None` = unknown, since the memory of the GPU or of a pod is.
+fn parts<'g>(gpu: &'g Gpu, node: &Node) -> Option<Vec<(&'g GpuUser, i64)>> {
+    let part = |user: &'g GpuUser| match gpu.state {
+        GpuState::Whole => Some((user, MILLIONTHS)),
+        GpuState::Shared
+        | GpuState::Idle
+        | GpuState::TimeSliced
+        | GpuState::Held
+        | GpuState::Unhealthy
+        | GpuState::Unknown => {
+            let all = node.gpu_memory_mib.filter(|all| *all > 0)?;
+            Some((user, user.mib?.saturating_mul(MILLIONTHS) / all))
+        }
+    };
+    gpu.pods.iter().map(part).collect()
 }
 
 fn gpus(blocks: &mut Blocks, facts: &Facts<'_>, totals: &Totals) {
@@ -168,9 +186,12 @@ fn gpus(blocks: &mut Blocks, facts: &Facts<'_>, totals: &Totals) {
             html.gpus(GpuAmount { millionths }).raw("</dd></div>");
         };
         figure(html, "GPUs", "", totals.gpus);
-        if totals.unknown == 0 {
+        if totals.unknown == 0 || totals.unknown < totals.gpus {
             figure(html, "allocated", "", totals.allocated);
             figure(html, "free", "", totals.free);
+            if totals.unknown > 0 {
+                figure(html, "of unknown use", "warn", totals.unknown);
+            }
         } else {
             html.raw("<div><dt>allocated</dt><dd>")
                 .unknown()

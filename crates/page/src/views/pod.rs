@@ -1,5 +1,7 @@
 //! A pod: its facts and its story.
 
+use std::sync::Arc;
+
 use kai_view::{Decision, Gpu, Pod};
 
 use super::gang::{status, unknown_decisions};
@@ -11,7 +13,7 @@ use crate::facts::Facts;
 use crate::html::Html;
 
 pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, namespace: &str, name: &str) {
-    let decisions = facts.view.decisions.iter().flatten();
+    let decisions = facts.view.decisions.iter().flatten().map(Arc::as_ref);
     let of_pod = |decision: &&Decision| decision.namespace == namespace && decision.pod == name;
     let decisions: Vec<&Decision> = decisions.filter(of_pod).collect();
     let Some(pod) = facts.pod(namespace, name) else {

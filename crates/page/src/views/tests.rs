@@ -175,6 +175,61 @@ fn unknown_amounts_of_queues_and_nodes_are_no_zeros() {
     assert!(html("/nodes", Some(&view)).contains("GPU health unknown"));
 }
 
+#[test]
+fn a_shared_gpu_of_unknown_memory_is_neither_free_nor_divided() {
+    let mut view = small();
+    let nodes = view.nodes.as_mut().unwrap();
+    nodes.truncate(1);
+    nodes[0].slices.clear();
+    let shared = Gpu {
+        state: GpuState::Shared,
+        uuid: None,
+        gpu_group: None,
+        used_mib: None,
+        pods: vec![user("a", PodStatus::Running), user("b", PodStatus::Running)],
+    };
+    let idle = Gpu {
+        state: GpuState::Idle,
+        used_mib: Some(0),
+        pods: Vec::new(),
+        ..shared.clone()
+    };
+    (nodes[0].gpus, nodes[0].gpu_memory_mib) = (vec![shared, idle], None);
+    let overview = html("/", Some(&view));
+    for figure in [
+        "<dt>allocated</dt><dd>0</dd>",
+        "<dt>free</dt><dd>1</dd>",
+        "<dt>of unknown use</dt><dd>1</dd>",
+    ] {
+        assert!(overview.contains(figure), "{figure} in {overview}");
+    }
+    let map = html("/gpus?cells=small", Some(&view));
+    assert!(
+        map.contains("<span class=\"unk\"><a class=\"qf\"") && !map.contains(" p50\""),
+        "{map}"
+    );
+    // The GPU's memory is known, and that of one of its pods is not.
+    let node = &mut view.nodes.as_mut().unwrap()[0];
+    node.gpu_memory_mib = Some(80_000);
+    node.gpus[0].pods[1].mib = None;
+    let overview = html("/", Some(&view));
+    assert!(overview.contains("<dt>of unknown use</dt><dd>1</dd>"), "{overview}");
+}
+
+#[test]
+fn a_node_that_reports_nothing_is_not_called_ready() {
+    let mut view = small();
+    let node = &mut view.nodes.as_mut().unwrap()[0];
+    let address = format!("/nodes/{}", node.name);
+    assert!(html(&address, Some(&view)).contains(">ready</span>"));
+    view.nodes.as_mut().unwrap()[0].conditions = Vec::new().into();
+    let text = html(&address, Some(&view));
+    assert!(
+        text.contains(">readiness unknown</span>") && !text.contains(">ready</span>"),
+        "{text}"
+    );
+}
+
 fn user(name: &str, status: PodStatus) -> GpuUser {
     GpuUser {
         namespace: "team".into(),
@@ -499,7 +554,7 @@ fn hostile_names_are_only_text() {
             .for_each(hostile);
         node.slices.iter_mut().for_each(|slices| hostile(&mut slices.resource));
     }
-    for decision in view.decisions.iter_mut().flatten() {
+    for decision in view.decisions.iter_mut().flatten().map(Arc::make_mut) {
         [&mut decision.namespace, &mut decision.pod, &mut decision.workload]
             .into_iter()
             .for_each(hostile_string);
@@ -561,7 +616,11 @@ fn a_restricted_view_names_no_other_work() {
             html.contains("without names") && html.contains("<b>team-vision</b>"),
             "{address}"
         );
-        assert!(!html.contains("/remedies/"), "{address}");
+        let mut remedies = html.split("\"/remedies/").skip(1);
+        assert!(
+            remedies.all(|link| link.starts_with("team-vision/")),
+            "{address}: {html}"
+        );
     }
 }
 

@@ -83,12 +83,7 @@ pub(super) fn reason(html: &mut Html, gang: &Gang) {
 
 /// A link to what would help. The search for it costs time, so the page asks for it on demand only.
 pub(super) fn help_link(html: &mut Html, facts: &Facts<'_>, gang: &Gang) {
-    let pod = if facts.view.hidden.is_some() {
-        None
-    } else {
-        facts.waiting_pod(gang)
-    };
-    if let Some(pod) = pod {
+    if let Some(pod) = facts.waiting_pod(gang) {
         html.raw(" <a class=\"help\" href=\"/remedies/")
             .segment(pod.0)
             .raw("/")

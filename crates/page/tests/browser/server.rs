@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kai_page::{Access, Authorizer, BoxFuture, PageOptions, Source, StoryStep, StorySteps, router};
 use kai_view::{ClusterView, ExplanationView};
 use parking_lot::Mutex;
+use serde_json::json;
 
 use crate::synthetic::Simulation;
 
@@ -57,6 +58,13 @@ impl Page {
         *self.cluster.view.lock() = Arc::new(simulation.view());
     }
 
+    /// Shows a changed view, until the cluster goes on.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut ClusterView)) {
+        let mut view = ClusterView::clone(&self.view());
+        change(&mut view);
+        *self.cluster.view.lock() = Arc::new(view);
+    }
+
     /// The cluster at present.
     pub(crate) fn view(&self) -> Arc<ClusterView> {
         self.cluster.view.lock().clone()
@@ -75,7 +83,14 @@ impl Source for SyntheticCluster {
     }
 
     fn explain(&self, _: &str, _: &str) -> BoxFuture<'_, Option<ExplanationView>> {
-        Box::pin(async { None })
+        let text = "end Job team-vision/nightly";
+        let explanation = json!({
+            "position": { "beforeInQueue": 0, "beforeInOtherQueues": 2, "text": "first in its queue; two gangs of other queues come before" },
+            "needs": "4 GPUs on one node; h100-1 has 2 free, 2 more are held by Job team-vision/nightly",
+            "nearestNodes": [], "cut": false, "trials": 3,
+            "remedies": [{ "text": text, "tried": true, "steps": [{ "kind": "end", "text": text, "podGroup": "team-vision/nightly" }] }],
+        });
+        Box::pin(async { serde_json::from_value(explanation).ok() })
     }
 }
 

@@ -160,6 +160,14 @@ impl Browser {
         self.call("POST", &format!("/element/{element}/click"), Some(json!({})));
     }
 
+    /// Moves the pointer over the first element of a CSS selector.
+    pub(crate) fn hover(&self, selector: &str) {
+        let origin = json!({ ELEMENT: self.find(selector) });
+        let action = json!({ "type": "pointerMove", "duration": 0, "x": 0, "y": 0, "origin": origin });
+        let mouse = json!({ "type": "pointer", "id": "mouse", "actions": [action] });
+        self.call("POST", "/actions", Some(json!({ "actions": [mouse] })));
+    }
+
     /// Types a text into the first element of a CSS selector.
     pub(crate) fn fill(&self, selector: &str, text: &str) {
         let element = self.find(selector);

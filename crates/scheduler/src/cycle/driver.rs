@@ -100,45 +100,61 @@ impl Driver {
         self.mirror.mark_synced();
         loop {
             let started = Instant::now();
-            run_blocking(|| self.run_cycle());
+            let decided = run_blocking(|| self.run_cycle());
             self.running.set();
             self.context.health.alive(HEALTH_NAME);
-            if let Err(error) = self.wait(started + self.settings.schedule_period, debug_requests).await {
+            let due = started + self.settings.schedule_period;
+            if let Err(error) = self.wait(due, decided, debug_requests).await {
                 return error;
             }
         }
     }
 
     /// Waits until the next cycle is due: after the schedule period, or sooner after a change, a failed write or a debug request.
+    ///
+    /// A change may come while the driver answers a request, since `decided` or later. The time of the answer counts as gathering: somebody
+    /// who looks delays no decision, as long as an answer takes less than the gather period.
     async fn wait(
         &mut self,
         mut due: Instant,
+        decided: Instant,
         debug_requests: &mut mpsc::Receiver<DebugRequest>,
     ) -> Result<(), kai_cluster::Error> {
         let mut changed = false;
         let mut apply_at: Option<Instant> = None;
+        let gather_period = self.settings.gather_period;
+        if has_woken(&self.wake).await {
+            changed = true;
+            apply_at = Some(decided + APPLY_DELAY);
+            due = due.min(decided + gather_period);
+        }
         loop {
-            let after_gathering = || Instant::now() + self.settings.gather_period;
             let next = apply_at.map_or(due, |at| at.min(due));
             tokio::select! {
                 biased;
                 Some(joined) = self.writes.join_next(), if !self.writes.is_empty() => {
                     // A panic fails one write only.
                     match joined.map(|result| self.handle_write_result(result)) {
-                        Ok(failed) => if failed? { due = due.min(Instant::now() + self.settings.gather_period) },
+                        Ok(failed) => if failed? { due = due.min(Instant::now() + gather_period) },
                         Err(error) => tracing::error!(%error, "a write panicked"),
                     }
                 }
                 Some(request) = debug_requests.recv() => {
-                    let due_for_request = after_gathering();
+                    let asked = Instant::now();
                     if run_blocking(|| self.accept_debug_request(request)) {
-                        due = due.min(due_for_request);
+                        due = due.min(asked + gather_period);
+                    }
+                    if apply_at.is_none() && has_woken(&self.wake).await {
+                        apply_at = Some(asked + APPLY_DELAY);
+                        if !std::mem::replace(&mut changed, true) {
+                            due = due.min(asked + gather_period);
+                        }
                     }
                 }
                 () = self.wake.notified(), if apply_at.is_none() => {
                     apply_at = Some(Instant::now() + APPLY_DELAY);
                     if !std::mem::replace(&mut changed, true) {
-                        due = due.min(after_gathering());
+                        due = due.min(Instant::now() + gather_period);
                     }
                 }
                 () = tokio::time::sleep_until(next) => {
@@ -153,7 +169,8 @@ impl Driver {
         }
     }
 
-    fn run_cycle(&mut self) {
+    /// Returns when the cycle's own work was done: answers come after it.
+    fn run_cycle(&mut self) -> Instant {
         let (now, start) = (self.now(), Instant::now());
         self.cycle_time = now;
         self.apply_changes(now);
@@ -187,8 +204,12 @@ impl Driver {
             self.status_queue.len(),
         );
         // After the cycle's times are taken: its decisions are on their way, and an answer delays none of them.
-        self.views.cycle_ended();
+        let done = Instant::now();
+        if !self.views.cycle_ended() {
+            self.decisions.drop_shown();
+        }
         self.answer_debug_requests();
+        done
     }
 
     fn apply_changes(&mut self, now: Millis) {
@@ -434,5 +455,14 @@ impl Driver {
 
     fn now(&self) -> Millis {
         Millis(self.context.clock.now().as_millisecond())
+    }
+}
+
+/// Whether a change has come since the last one that was waited for.
+async fn has_woken(wake: &Notify) -> bool {
+    tokio::select! {
+        biased;
+        () = wake.notified() => true,
+        () = std::future::ready(()) => false,
     }
 }

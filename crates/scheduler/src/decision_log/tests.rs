@@ -209,3 +209,22 @@ fn the_log_is_bounded_by_number_and_time() {
     assert_eq!(world.log.newest_first(expired).len(), 1);
     assert_eq!(world.log.after(0, expired + KEPT_FOR), []);
 }
+
+#[test]
+fn views_share_decisions_while_somebody_looks() {
+    let mut world = World::new();
+    world.cycle();
+    let first = world.log.newest_first(world.now);
+    let shares = |one: &[Arc<Decision>], other: &[Arc<Decision>]| -> Vec<bool> {
+        one.iter()
+            .zip(other)
+            .map(|(one, other)| Arc::ptr_eq(one, other))
+            .collect()
+    };
+    assert_eq!(shares(&first, &world.log.newest_first(world.now)), [true, true]);
+    world.log.drop_shown();
+    assert!(first.iter().all(|decision| Arc::strong_count(decision) == 1));
+    let again = world.log.newest_first(world.now);
+    assert_eq!(shares(&first, &again), [false, false]);
+    assert_eq!(first, again);
+}

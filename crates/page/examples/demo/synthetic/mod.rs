@@ -4,6 +4,8 @@
 mod nodes;
 mod view;
 
+use std::sync::Arc;
+
 use kai_view::{Beneficiary, ClusterView, Decision, DecisionKind, Time, VERSION};
 
 use nodes::{NodeKind, SimNode};
@@ -96,7 +98,7 @@ pub(crate) struct Simulation {
     now: i64,
     nodes: Vec<SimNode>,
     gangs: Vec<SimGang>,
-    decisions: Vec<Decision>,
+    decisions: Vec<Arc<Decision>>,
     number: u64,
     gangs_wanted: usize,
 }
@@ -380,7 +382,7 @@ impl Simulation {
             beneficiary,
             reason,
         };
-        self.decisions.insert(0, decision);
+        self.decisions.insert(0, Arc::new(decision));
         self.decisions.truncate(DECISIONS_MAX);
     }
 }

@@ -42,11 +42,12 @@ enum EngineState {
 }
 
 impl Views {
-    /// A cycle has ended.
-    pub(super) fn cycle_ended(&mut self) {
+    /// A cycle has ended. Returns whether somebody looks, or has looked a moment ago.
+    pub(super) fn cycle_ended(&mut self) -> bool {
         self.engine = EngineState::AsDecided;
         let is_old = |(at, _): &mut (Instant, _)| at.elapsed() >= VIEW_SHARED_FOR;
         drop(self.newest.take_if(is_old));
+        self.newest.is_some() || !self.waiting.is_empty()
     }
 
     /// Changes are applied to the engine, or its pipelined placements are reverted.
