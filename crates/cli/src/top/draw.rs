@@ -123,8 +123,8 @@ fn footer(app: &App) -> Line<'static> {
     Line::from(Span::styled(text, Style::new().add_modifier(Modifier::DIM)))
 }
 
-fn draw_table(frame: &mut Frame<'_>, app: &App, area: Rect) {
-    let Some(view) = app.view.as_deref() else { return };
+fn draw_table(frame: &mut Frame<'_>, app: &mut App, area: Rect) {
+    let Some(view) = app.view.clone() else { return };
     let Some(rows) = app.rows() else {
         let reasons = view.missing.iter().map(words::missing);
         let lines: Vec<Line<'_>> = std::iter::once("unknown:".to_owned())
@@ -358,10 +358,8 @@ mod tests {
         }
     }
 
-    /// `cargo test --release -p kai-cli --lib a_large_cluster -- --ignored --nocapture`
-    #[test]
-    #[ignore = "prints times for docs/performance.md"]
-    fn a_large_cluster_is_drawn() {
+    /// A view of 1,000 nodes and 10,000 pods.
+    fn large() -> Arc<ClusterView> {
         let small: ClusterView = serde_json::from_str(include_str!("../../tests/data/top.json")).unwrap();
         let mut large = small.clone();
         let numbered = |name: &str, at: usize| format!("{name}-{at}").into();
@@ -377,7 +375,32 @@ mod tests {
             pod
         });
         large.pods = Some(named.collect());
-        let (mut app, large) = (App::new("cluster", true), Arc::new(large));
+        Arc::new(large)
+    }
+
+    /// On a large cluster the rows are most of the work of a screen.
+    #[test]
+    fn rows_are_built_once_for_a_view_however_many_keys_are_pressed() {
+        let (mut app, large) = (App::new("cluster", true), large());
+        app.on_news(News::View(Arc::clone(&large)));
+        cells(200, 50, &mut app, "4");
+        assert_eq!(app.tables_built, 1);
+        cells(200, 50, &mut app, "jjjjGkg\nq");
+        assert_eq!(app.tables_built, 1, "keys that select build none");
+        cells(200, 50, &mut app, "/x-9");
+        assert_eq!(app.tables_built, 2, "a filter is applied once it is drawn");
+        cells(200, 50, &mut app, "\ns");
+        assert_eq!(app.tables_built, 3, "as is an order");
+        app.on_news(News::View(large));
+        cells(200, 50, &mut app, "jj");
+        assert_eq!(app.tables_built, 4, "and a view");
+    }
+
+    /// `cargo test --release -p kai-cli --lib a_large_cluster -- --ignored --nocapture`
+    #[test]
+    #[ignore = "prints times for docs/performance.md"]
+    fn a_large_cluster_is_drawn() {
+        let (mut app, large) = (App::new("cluster", true), large());
         for (what, keys) in [("GPUs", "1"), ("pods", "4")] {
             let begun = std::time::Instant::now();
             for _ in 0..10 {
@@ -386,6 +409,11 @@ mod tests {
             }
             // Each screen is drawn twice.
             println!("{what}: {:?} for a view and two drawings", begun.elapsed() / 10);
+            let begun = std::time::Instant::now();
+            for _ in 0..10 {
+                cells(200, 50, &mut app, "j");
+            }
+            println!("{what}: {:?} for a key and two drawings", begun.elapsed() / 10);
         }
     }
 
