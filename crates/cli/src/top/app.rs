@@ -8,7 +8,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::changes::Changes;
 use super::feed::News;
-use super::tables::{Row, Subject, Tab, rows};
+use super::tables::{Row, Subject, Tab, Table, rows};
 
 /// What the state asks its owner to do.
 #[derive(Debug, PartialEq)]
@@ -75,7 +75,7 @@ pub(super) struct App {
     /// Views so far.
     views: u64,
     /// The rows that were built last: a key that only selects builds none, however many pods the cluster has.
-    built: Option<(BuiltFrom, Arc<Vec<Row>>)>,
+    built: Option<(BuiltFrom, Arc<Table>)>,
     /// How often rows were built, for tests.
     #[cfg(test)]
     pub(super) tables_built: usize,
@@ -214,9 +214,10 @@ impl App {
             self.scroll = u16::try_from(to.max(0)).unwrap_or(u16::MAX);
             return;
         }
-        let Some(rows) = self.rows() else { return };
+        let Some(table) = self.table() else { return };
+        let rows = &table.rows;
         let Some(last) = rows.len().checked_sub(1) else { return };
-        let at = isize::try_from(self.selected_at(&rows)).unwrap_or(0);
+        let at = isize::try_from(self.selected_at(rows)).unwrap_or(0);
         let to = usize::try_from(at.saturating_add(by).max(0)).unwrap_or(0).min(last);
         let selected = rows[to].subject.clone();
         self.shown_mut().selected = Some(selected);
@@ -246,8 +247,9 @@ impl App {
     }
 
     fn details(&mut self) -> Option<Wish> {
-        let rows = self.rows()?;
-        let subject = rows.get(self.selected_at(&rows))?.subject.clone();
+        let table = self.table()?;
+        let rows = &table.rows;
+        let subject = rows.get(self.selected_at(rows))?.subject.clone();
         self.overlay = Overlay::Details(subject);
         self.scroll = 0;
         self.ask(true)
@@ -304,8 +306,8 @@ impl App {
         self.shown().sort
     }
 
-    /// The rows of the table as they are shown; `None` if the list is missing.
-    pub(super) fn rows(&mut self) -> Option<Arc<Vec<Row>>> {
+    /// The table as it is shown; `None` if the list is missing.
+    pub(super) fn table(&mut self) -> Option<Arc<Table>> {
         let from = BuiltFrom {
             view: self.views,
             tab: self.tab,
@@ -313,16 +315,16 @@ impl App {
             sort: self.shown().sort,
             width: self.size.0,
         };
-        if let Some((_, rows)) = self.built.as_ref().filter(|(built, _)| *built == from) {
-            return Some(Arc::clone(rows));
+        if let Some((_, table)) = self.built.as_ref().filter(|(built, _)| *built == from) {
+            return Some(Arc::clone(table));
         }
-        let rows = Arc::new(self.build(&from)?);
-        self.built = Some((from, Arc::clone(&rows)));
+        let table = Arc::new(Table::new(self.build(&from)?));
+        self.built = Some((from, Arc::clone(&table)));
         #[cfg(test)]
         {
             self.tables_built += 1;
         }
-        Some(rows)
+        Some(table)
     }
 
     fn build(&self, from: &BuiltFrom) -> Option<Vec<Row>> {
@@ -371,13 +373,13 @@ mod tests {
 
     /// The position of the selected row.
     fn selected(app: &mut App) -> usize {
-        let rows = app.rows().unwrap();
-        app.selected_at(&rows)
+        let table = app.table().unwrap();
+        app.selected_at(&table.rows)
     }
 
     fn names(app: &mut App) -> Vec<String> {
-        let rows = app.rows().unwrap();
-        rows.iter().map(|row| row.cells[0].text()).collect()
+        let table = app.table().unwrap();
+        table.rows.iter().map(|row| row.cells[0].text()).collect()
     }
 
     fn three_pods() -> App {
@@ -452,6 +454,6 @@ mod tests {
         for keys in ["\njkgGsSfde", "12345", "?q", "/x\n\u{1b}"] {
             press(&mut app, keys);
         }
-        assert!(app.rows().is_none());
+        assert!(app.table().is_none());
     }
 }

@@ -5,11 +5,11 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span, Text};
-use ratatui::widgets::{Clear, Paragraph, Row as DrawnRow, Table, TableState};
+use ratatui::widgets::{Clear, Paragraph, Row as DrawnRow, Table as DrawnTable, TableState};
 use unicode_width::UnicodeWidthStr as _;
 
 use super::app::{Answer, App, Overlay};
-use super::tables::{Row, Subject, Tab};
+use super::tables::{Subject, Tab};
 use crate::draw::{DIM, GREEN, RED, YELLOW};
 use crate::grid::{Align, Cell, Colour, Screen};
 use crate::inspect::{explain, words};
@@ -125,7 +125,7 @@ fn footer(app: &App) -> Line<'static> {
 
 fn draw_table(frame: &mut Frame<'_>, app: &mut App, area: Rect) {
     let Some(view) = app.view.clone() else { return };
-    let Some(rows) = app.rows() else {
+    let Some(table) = app.table() else {
         let reasons = view.missing.iter().map(words::missing);
         let lines: Vec<Line<'_>> = std::iter::once("unknown:".to_owned())
             .chain(reasons)
@@ -134,6 +134,7 @@ fn draw_table(frame: &mut Frame<'_>, app: &mut App, area: Rect) {
         frame.render_widget(Paragraph::new(lines).wrap(ratatui::widgets::Wrap { trim: false }), area);
         return;
     };
+    let rows = &table.rows;
     if rows.is_empty() {
         let text = match app.filter.is_empty() {
             true => app.tab.nothing(),
@@ -143,7 +144,7 @@ fn draw_table(frame: &mut Frame<'_>, app: &mut App, area: Rect) {
         return;
     }
     let columns = app.tab.columns();
-    let widths = widths(columns, &rows, usize::from(area.width));
+    let widths = widths(columns, &table.widest, usize::from(area.width));
     let headings = columns
         .iter()
         .zip(&widths)
@@ -164,7 +165,7 @@ fn draw_table(frame: &mut Frame<'_>, app: &mut App, area: Rect) {
     let heading = DrawnRow::new(headings).style(Style::new().add_modifier(Modifier::BOLD));
     // Only the rows on the screen are drawn: the cost does not grow with the cluster.
     let height = usize::from(area.height.saturating_sub(1)).max(1);
-    let selected = app.selected_at(&rows);
+    let selected = app.selected_at(rows);
     let first = selected
         .saturating_sub(height / 2)
         .min(rows.len().saturating_sub(height));
@@ -175,25 +176,24 @@ fn draw_table(frame: &mut Frame<'_>, app: &mut App, area: Rect) {
     let constraints = widths
         .iter()
         .map(|width| Constraint::Length(u16::try_from(*width).unwrap_or(u16::MAX)));
-    let table = Table::new(shown, constraints)
+    let drawn = DrawnTable::new(shown, constraints)
         .header(heading)
         .column_spacing(2)
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
     let mut state = TableState::default().with_selected(Some(selected - first));
-    frame.render_stateful_widget(table, area, &mut state);
+    frame.render_stateful_widget(drawn, area, &mut state);
 }
 
 /// The width of each column: of its widest cell, up to a limit. The last one has the rest.
-fn widths(columns: &[(&str, Align)], rows: &[Row], width: usize) -> Vec<usize> {
+fn widths(columns: &[(&str, Align)], widest: &[usize], width: usize) -> Vec<usize> {
     let last = columns.len() - 1;
     let mut widths: Vec<usize> = columns
         .iter()
-        .enumerate()
-        .map(|(at, (name, _))| {
+        .zip(widest)
+        .map(|((name, _), widest)| {
             // A heading may have the mark of the sort order.
             let heading = name.width() + 1;
-            let widest = rows.iter().map(|row| row.cells[at].width()).max().unwrap_or(0);
-            widest.min(COLUMN_MAX).max(heading)
+            (*widest).min(COLUMN_MAX).max(heading)
         })
         .collect();
     let others: usize = widths[..last].iter().map(|width| width + 2).sum();

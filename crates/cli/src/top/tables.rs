@@ -140,6 +140,24 @@ impl Row {
     }
 }
 
+/// The rows as they are shown.
+pub(super) struct Table {
+    pub(super) rows: Vec<Row>,
+    /// The width of the widest cell of each column.
+    pub(super) widest: Vec<usize>,
+}
+
+impl Table {
+    pub(super) fn new(rows: Vec<Row>) -> Table {
+        let columns = rows.first().map_or(0, |row| row.cells.len());
+        let widest = |at: usize| rows.iter().map(|row| row.cells[at].width()).max().unwrap_or(0);
+        Table {
+            widest: (0..columns).map(widest).collect(),
+            rows,
+        }
+    }
+}
+
 /// The rows of a table; `None` if the list is missing. `width` is that of the screen.
 pub(super) fn rows(tab: Tab, view: &ClusterView, changes: &Changes, width: usize) -> Option<Vec<Row>> {
     match tab {
