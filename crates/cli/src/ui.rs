@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use clap::Args;
 
-use crate::inspect::Connection;
+use kai_page::Source;
+
+use crate::inspect::Origin;
 use crate::inspect::live::LiveCluster;
-use crate::page::{LiveSource, LoopbackOnly, Page};
+use crate::page::{LiveSource, LoopbackOnly, Page, SchedulerSource};
 
 /// The flags of `kai ui`.
 #[derive(Debug, Args)]
@@ -19,7 +21,7 @@ pub(crate) struct Arguments {
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
     #[command(flatten)]
-    connection: Connection,
+    origin: Origin,
 }
 
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
@@ -28,17 +30,9 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let live = LiveCluster::connect(&arguments.connection, arguments.namespace.as_deref()).await?;
-        for missing in live.missing() {
-            eprintln!("warning: {}", crate::inspect::words::missing(missing));
-        }
-        let (live, decisions) = live.with_decisions(arguments.namespace.as_deref()).await;
-        if let Err(error) = decisions {
-            eprintln!("warning: decisions are unknown: {error}");
-        }
-        let cluster_name = live.address().to_owned();
+        let (source, cluster_name) = source(&arguments).await?;
         let page = Page {
-            source: Arc::new(LiveSource::start(live)),
+            source,
             authorizer: Arc::new(LoopbackOnly),
             story: None,
             cluster_name: cluster_name.clone(),
@@ -53,4 +47,25 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             () = crate::roles::stopped() => Ok(ExitCode::SUCCESS),
         }
     })
+}
+
+/// Where the page gets the cluster from, and the cluster's name.
+async fn source(arguments: &Arguments) -> anyhow::Result<(Arc<dyn Source>, String)> {
+    if let Some(scheduler) = arguments.origin.scheduler() {
+        // Errors of the connection are told at once; later the page says that it has no view.
+        scheduler.view().await?;
+        let name = scheduler.to_string();
+        return Ok((Arc::new(SchedulerSource(scheduler)), name));
+    }
+    let namespace = arguments.namespace.as_deref();
+    let live = LiveCluster::connect(arguments.origin.connection(), namespace).await?;
+    for missing in live.missing() {
+        eprintln!("warning: {}", crate::inspect::words::missing(missing));
+    }
+    let (live, decisions) = live.with_decisions(namespace).await;
+    if let Err(error) = decisions {
+        eprintln!("warning: decisions are unknown: {error}");
+    }
+    let name = live.address().to_owned();
+    Ok((Arc::new(LiveSource::start(live)), name))
 }

@@ -233,6 +233,16 @@ async fn the_scheduler_serves_the_page_and_its_own_view() {
         text
     };
     assert!(run(&["gpus"]).contains("default/train"));
+    // `kai ui` serves the same view: the action of a decision is known to the scheduler only.
+    let mut page_of_scheduler = command(".", &["ui", "--port", "0", "--scheduler", &scheduler])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(page_of_scheduler.stdout.take().unwrap()).lines();
+    let _page = Roles(page_of_scheduler);
+    let first = lines.next().unwrap().unwrap();
+    let address = first.rsplit_once("http://").unwrap().1.trim_end_matches('/');
+    until(address.parse().unwrap(), "/view.json", "\"action\":\"allocate\"");
     assert!(run(&["queues"]).contains("default-queue"));
     let decisions: Value = serde_json::from_str(&run(&["decisions", "-o", "json"])).unwrap();
     assert_eq!(decisions["decisions"][0]["pod"], "train");

@@ -119,6 +119,20 @@ pub struct LeaseSpec {
     acquire_time: Option<String>,
 }
 
+impl Client {
+    /// The identity of the leader; `None` without a Lease of this name, or without a leader.
+    pub async fn lease_holder(&self, namespace: &str, name: &str) -> Result<Option<String>, Error> {
+        let target = Target {
+            resource: &LEASE,
+            namespace,
+            name,
+        };
+        let lease = self.get_value(target).await?.unwrap_or_default();
+        let holder = lease["spec"]["holderIdentity"].as_str();
+        Ok(holder.filter(|holder| !holder.is_empty()).map(str::to_owned))
+    }
+}
+
 /// What a replica does next about the Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseAction {

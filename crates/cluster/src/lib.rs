@@ -20,6 +20,7 @@ mod node;
 mod owner;
 mod path;
 mod pods;
+mod port_forward;
 mod reviews;
 mod role;
 mod version;
@@ -41,6 +42,7 @@ pub use node::{Claim, Condition, ConditionStatus, LabelsApplied, NodeEvent, Seve
 pub use owner::{ANCHOR, CLUSTER_ROLE, InstallationOwner};
 pub use path::printable;
 pub use pods::{PodChange, PodMeta};
+pub use port_forward::{PodAnswer, PodPort};
 pub use role::{Context, Health, LeaderGauge, Metrics, ReadinessHold, RoleFuture};
 pub use version::VERSION;
 pub use view_authorizer::{ViewAccess, ViewAuthorizer};

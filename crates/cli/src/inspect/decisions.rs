@@ -13,7 +13,7 @@ use serde_json::json;
 use super::events::{self, DecisionLog};
 use super::live::LiveCluster;
 use super::load::{self, connect, no_cluster};
-use super::remote::SchedulerUrl;
+use super::remote::SchedulerEndpoints;
 use super::{Format, Origin, Output, Scope, block_on, lines_or, words};
 use crate::draw::{DIM, GREEN, RED, YELLOW};
 use crate::grid::{Align, Cell, Colour, Grid, Screen};
@@ -61,7 +61,6 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 async fn listed(arguments: &Arguments) -> anyhow::Result<Vec<Arc<Decision>>> {
     let connection = &arguments.origin.connection;
     let namespace = arguments.scope.namespace.as_deref();
-    let settings = connection.settings()?;
     let loaded = load::load(&arguments.origin, namespace).await?;
     for missing in &loaded.view.missing {
         eprintln!("warning: {}", words::missing(missing));
@@ -83,7 +82,8 @@ async fn listed(arguments: &Arguments) -> anyhow::Result<Vec<Arc<Decision>>> {
         false => no_cluster(connection, Some(&client), &error),
     })?;
     let mut log = DecisionLog::default();
-    log.add(&listed, &settings.scheduler_name, &loaded.view);
+    let scheduler_name = loaded.scheduler_name().unwrap_or(kai_api::keys::SCHEDULER_NAME);
+    log.add(&listed, scheduler_name, &loaded.view);
     Ok(log.newest_first())
 }
 
@@ -244,7 +244,7 @@ impl Follower<'_> {
     }
 }
 
-async fn follow_scheduler(arguments: &Arguments, scheduler: &SchedulerUrl) -> anyhow::Result<ExitCode> {
+async fn follow_scheduler(arguments: &Arguments, scheduler: &SchedulerEndpoints) -> anyhow::Result<ExitCode> {
     let mut follower = Follower::new(arguments);
     loop {
         // The last known one is among the answer, unless it is old or the scheduler has started again and counts anew.

@@ -32,13 +32,13 @@ pub(crate) struct LiveCluster {
 impl LiveCluster {
     /// Connects, finds out what the caller may list, and starts the watches. `namespace` is watched where all namespaces are refused.
     pub(crate) async fn connect(connection: &Connection, namespace: Option<&str>) -> anyhow::Result<LiveCluster> {
-        let settings = connection.settings()?;
         let client = connect(connection).await?;
         let own = namespace.unwrap_or(client.default_namespace()).to_owned();
         let mut lists = Lists::new(&client, &own);
         if let Err(error) = lists.try_all().await {
             return Err(no_cluster(connection, Some(&client), &error));
         }
+        let settings = connection.settings(&client).await?;
         let missing = lists.missing;
         Ok(LiveCluster::watch(settings, &client, Knowledge { missing }).await)
     }
@@ -161,5 +161,40 @@ fn restrict(informers: &Informers, knowledge: &Knowledge) {
             }
             List::ConfigMaps => informers.restrict::<kai_api::ConfigMap>(None),
         }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use kai_embedded::server::{Options, Server};
+    use serde_json::json;
+
+    use super::*;
+
+    /// A cluster where the pod `waits` of the namespace `default` has no node.
+    pub(crate) async fn with_a_waiting_pod() -> LiveCluster {
+        let server = Server::new(Options::default());
+        crate::embedded::install(&server).unwrap();
+        let store = server.store();
+        let objects = [
+            json!({ "apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": { "name": "q" }, "spec": {} }),
+            json!({
+                "apiVersion": "scheduling.run.ai/v2alpha2", "kind": "PodGroup", "metadata": { "name": "pg", "namespace": "default" },
+                "spec": { "queue": "q", "minMember": 1 },
+            }),
+            json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": { "name": "waits", "namespace": "default", "annotations": { "pod-group-name": "pg" } },
+                "spec": {
+                    "schedulerName": "kai-scheduler",
+                    "containers": [{ "name": "main", "image": "none", "resources": { "limits": { "nvidia.com/gpu": "1" } } }],
+                },
+                "status": { "phase": "Pending" },
+            }),
+        ];
+        for object in objects {
+            store.put(object).unwrap();
+        }
+        LiveCluster::of_client(&Client::in_process(crate::embedded::service_of_roles(&server))).await
     }
 }

@@ -11,7 +11,7 @@ use kai_engine::remedies::ExplainBudget;
 use kai_mirror::{ClusterMirror, ExplanationView, ObjectList};
 use kai_view::{ClusterView, Knowledge, List, MissingList, Sources};
 
-use super::remote::SchedulerUrl;
+use super::remote::SchedulerEndpoints;
 use super::{Connection, Origin};
 
 /// ConfigMaps of pending pods that are looked up one by one. Pods beyond it are shown without this check.
@@ -28,7 +28,7 @@ pub(super) struct Loaded {
 /// Who finds out what would let a pod start.
 enum Trials {
     InMemory(Box<Cycle>),
-    Scheduler(SchedulerUrl),
+    Scheduler(SchedulerEndpoints),
 }
 
 /// The view: that of the scheduler, if its address is named; else connects, lists and computes. `namespace` is read where the lists of
@@ -42,7 +42,6 @@ pub(super) async fn load(origin: &Origin, namespace: Option<&str>) -> anyhow::Re
         });
     }
     let connection = &origin.connection;
-    let settings = connection.settings()?;
     let client = connect(connection).await?;
     let own = namespace.unwrap_or(client.default_namespace()).to_owned();
     let mut lists = Lists::new(&client, &own);
@@ -50,6 +49,7 @@ pub(super) async fn load(origin: &Origin, namespace: Option<&str>) -> anyhow::Re
         Ok(objects) => objects,
         Err(error) => return Err(no_cluster(connection, Some(&client), &error)),
     };
+    let settings = connection.settings(&client).await?;
     let now = Millis(Clock::System.now().as_millisecond());
     let knowledge = Knowledge { missing: lists.missing };
     let (view, cycle) = view(settings, objects, knowledge, now);
@@ -65,9 +65,18 @@ struct Cycle {
     mirror: ClusterMirror,
     engine: Cluster,
     config: Config,
+    scheduler_name: String,
 }
 
 impl Loaded {
+    /// The `schedulerName` of pods; `None` if the view is that of the scheduler itself.
+    pub(super) fn scheduler_name(&self) -> Option<&str> {
+        match &self.trials {
+            Trials::InMemory(cycle) => Some(&cycle.scheduler_name),
+            Trials::Scheduler(_) => None,
+        }
+    }
+
     /// What would let the pod start, by trials; `None` if lists are missing or the pod does not wait.
     pub(super) async fn remedies(&self, pod: &kai_view::Pod) -> anyhow::Result<Option<ExplanationView>> {
         if !self.view.missing.is_empty() || !pod.waits() {
@@ -76,7 +85,9 @@ impl Loaded {
         match &self.trials {
             Trials::Scheduler(scheduler) => scheduler.explain(&pod.namespace, &pod.name).await.map(Some),
             Trials::InMemory(cycle) => {
-                let Cycle { mirror, engine, config } = &**cycle;
+                let Cycle {
+                    mirror, engine, config, ..
+                } = &**cycle;
                 let explained = engine.explain(&pod.uid, config, ExplainBudget::default());
                 let name = |gang: &GangKey| mirror.workload(gang);
                 Ok(explained.map(|explained| ExplanationView::new(&explained, &name)))
@@ -309,7 +320,13 @@ fn view(
         now,
         knowledge,
     });
-    (view, Cycle { mirror, engine, config })
+    let cycle = Cycle {
+        mirror,
+        engine,
+        config,
+        scheduler_name: settings.scheduler_name,
+    };
+    (view, cycle)
 }
 
 fn lacks(knowledge: &Knowledge, list: List) -> bool {

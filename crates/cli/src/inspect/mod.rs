@@ -8,8 +8,9 @@ pub(crate) mod gpus;
 pub(crate) mod live;
 mod load;
 pub(crate) mod pending;
+mod policy;
 pub(crate) mod queues;
-mod remote;
+pub(crate) mod remote;
 pub(crate) mod snapshot;
 pub(crate) mod words;
 
@@ -24,7 +25,7 @@ use serde::Serialize;
 use crate::grid::{Grid, Screen};
 
 /// How to reach the cluster, and as which scheduler to look at it.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Connection {
     /// Kubeconfig file [default: $KUBECONFIG, else ~/.kube/config, else the pod's service account].
     #[arg(long, value_name = "FILE", help_heading = "Connection")]
@@ -32,21 +33,15 @@ pub(crate) struct Connection {
     /// Context of the kubeconfig [default: its current context].
     #[arg(long, value_name = "NAME", help_heading = "Connection")]
     context: Option<String>,
-    /// The schedulerName of the scheduler.
-    #[arg(long, default_value = kai_api::keys::SCHEDULER_NAME, help_heading = "Scheduler")]
-    scheduler_name: String,
+    /// The schedulerName of the scheduler [default: that of the cluster's Config, else kai-scheduler].
+    #[arg(long, value_name = "NAME", help_heading = "Scheduler")]
+    scheduler_name: Option<String>,
     /// The node pool of the scheduler; empty for objects without the label.
     #[arg(long, default_value = "", hide_default_value = true, help_heading = "Scheduler")]
     node_pool: String,
-    /// Configuration file of the scheduler (YAML), if it has one.
-    #[arg(
-        long,
-        value_name = "FILE",
-        default_value = "",
-        hide_default_value = true,
-        help_heading = "Scheduler"
-    )]
-    scheduler_conf: String,
+    /// Configuration file of the scheduler (YAML) [default: that of the SchedulingShard of the node pool].
+    #[arg(long, value_name = "FILE", help_heading = "Scheduler")]
+    scheduler_conf: Option<String>,
 }
 
 impl Connection {
@@ -66,35 +61,39 @@ impl Connection {
             (None, None) => "~/.kube/config".to_owned(),
         }
     }
-
-    fn settings(&self) -> anyhow::Result<kai_scheduler::Settings> {
-        #[derive(clap::Parser)]
-        struct Line {
-            #[command(flatten)]
-            arguments: kai_scheduler::Args,
-        }
-        let mut line = <Line as clap::Parser>::try_parse_from(["scheduler"])?;
-        line.arguments.scheduler_name.clone_from(&self.scheduler_name);
-        line.arguments.partition_label_value.clone_from(&self.node_pool);
-        line.arguments.scheduler_conf.clone_from(&self.scheduler_conf);
-        Ok(kai_scheduler::Settings::try_from(line.arguments)?)
-    }
 }
 
 /// Where the view comes from.
 #[derive(Debug, Args)]
 pub(crate) struct Origin {
-    /// Address of the scheduler's debug endpoints, such as http://127.0.0.1:8081 after `kubectl port-forward`. Its own view is shown then;
-    /// otherwise the cluster's objects are listed with your rights.
-    #[arg(long, value_name = "URL", help_heading = "Scheduler")]
+    /// Show the scheduler's own view, from its debug endpoints: `auto` forwards their port of the pod that leads, through the API server with
+    /// your rights; or their address, such as http://127.0.0.1:8081. Otherwise the cluster's objects are listed with your rights.
+    #[arg(long, value_name = "auto|URL", help_heading = "Scheduler")]
     scheduler: Option<String>,
+    /// The namespace of the scheduler's lease and pods, for `--scheduler auto`.
+    #[arg(
+        long,
+        value_name = "NAMESPACE",
+        default_value = "kai-scheduler",
+        help_heading = "Scheduler"
+    )]
+    scheduler_namespace: String,
     #[command(flatten)]
     connection: Connection,
 }
 
 impl Origin {
-    fn scheduler(&self) -> Option<remote::SchedulerUrl> {
-        self.scheduler.as_deref().map(remote::SchedulerUrl::new)
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// The scheduler whose own view is meant.
+    pub(crate) fn scheduler(&self) -> Option<remote::SchedulerEndpoints> {
+        let scheduler = self.scheduler.as_deref()?;
+        Some(match scheduler {
+            "auto" => remote::SchedulerEndpoints::of_leader(&self.connection, &self.scheduler_namespace),
+            url => remote::SchedulerEndpoints::at(url),
+        })
     }
 }
 

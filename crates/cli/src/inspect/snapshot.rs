@@ -20,9 +20,9 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let settings = arguments.connection.settings()?;
     let zip = block_on(async {
         let client = load::connect(&arguments.connection).await?;
+        let settings = arguments.connection.settings(&client).await?;
         let now = Millis(Clock::System.now().as_millisecond());
         let zip = kai_scheduler::take_snapshot(&client, &settings, now).await;
         zip.map_err(|message| {

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kai_engine::remedies::Explanation;
 use kai_page::{BoxFuture, Source};
 use kai_view::{ClusterView, ExplanationView};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::inspect::live::LiveCluster;
@@ -16,28 +18,30 @@ const PERIOD: Duration = Duration::from_millis(500);
 const AGE_MAX: Duration = Duration::from_secs(5);
 /// Requests that may wait. People send them, a few at a time.
 const REQUESTS_MAX: usize = 16;
+/// Explanations that are found out at a time. Each has a copy of the engine.
+const EXPLANATIONS_MAX: usize = 2;
 
-enum Request {
-    View(oneshot::Sender<Arc<ClusterView>>),
-    Explain {
-        namespace: String,
-        pod: String,
-        reply: oneshot::Sender<Option<ExplanationView>>,
-    },
+/// Asks what would let a pod start.
+struct Question {
+    namespace: String,
+    pod: String,
+    reply: oneshot::Sender<Option<ExplanationView>>,
 }
 
 /// Asks the task that owns the cluster.
 #[derive(Clone)]
 pub(crate) struct LiveSource {
-    requests: mpsc::Sender<Request>,
+    views: mpsc::Sender<oneshot::Sender<Arc<ClusterView>>>,
+    questions: mpsc::Sender<Question>,
 }
 
 impl LiveSource {
     /// Starts the task, which ends with the last clone of the result.
     pub(crate) fn start(live: LiveCluster) -> LiveSource {
-        let (requests, asked) = mpsc::channel(REQUESTS_MAX);
-        tokio::spawn(answer(live, asked));
-        LiveSource { requests }
+        let (views, viewed) = mpsc::channel(REQUESTS_MAX);
+        let (questions, asked) = mpsc::channel(REQUESTS_MAX);
+        tokio::spawn(answer(Shown::new(live), viewed, asked));
+        LiveSource { views, questions }
     }
 }
 
@@ -45,7 +49,7 @@ impl Source for LiveSource {
     fn view(&self) -> BoxFuture<'_, Option<Arc<ClusterView>>> {
         Box::pin(async {
             let (reply, answer) = oneshot::channel();
-            self.requests.send(Request::View(reply)).await.ok()?;
+            self.views.send(reply).await.ok()?;
             answer.await.ok()
         })
     }
@@ -54,8 +58,8 @@ impl Source for LiveSource {
         let (namespace, pod) = (namespace.to_owned(), pod.to_owned());
         Box::pin(async move {
             let (reply, answer) = oneshot::channel();
-            let request = Request::Explain { namespace, pod, reply };
-            self.requests.send(request).await.ok()?;
+            let question = Question { namespace, pod, reply };
+            self.questions.send(question).await.ok()?;
             answer.await.ok()?
         })
     }
@@ -69,51 +73,115 @@ struct Computed {
     took: Duration,
 }
 
-async fn answer(mut live: LiveCluster, mut asked: mpsc::Receiver<Request>) {
-    let changes = live.changes();
-    let mut has_changed = true;
-    let mut computed: Option<Computed> = None;
-    loop {
-        let request = tokio::select! {
-            () = changes.notified(), if !has_changed => {
-                has_changed = true;
-                continue;
-            }
-            request = asked.recv() => request,
-        };
-        let Some(request) = request else { return };
-        let is_current = |computed: &Computed| {
+/// The cluster with its last view.
+struct Shown {
+    live: LiveCluster,
+    has_changed: bool,
+    computed: Option<Computed>,
+}
+
+impl Shown {
+    fn new(live: LiveCluster) -> Shown {
+        Shown {
+            live,
+            has_changed: true,
+            computed: None,
+        }
+    }
+
+    /// The last view, or a new one if that is old.
+    fn view(&mut self) -> Arc<ClusterView> {
+        let is_current = |computed: &&Computed| {
             let age = computed.at.elapsed();
             // A large cluster takes longer for a view: half of the time stays for everything else.
-            age < PERIOD.max(computed.took) || (!has_changed && age < AGE_MAX)
+            age < PERIOD.max(computed.took) || (!self.has_changed && age < AGE_MAX)
         };
-        let view = match computed.as_ref().filter(|computed| is_current(computed)) {
-            Some(computed) => Arc::clone(&computed.view),
-            None => {
-                has_changed = false;
-                let began = Instant::now();
-                let view = tokio::task::block_in_place(|| Arc::new(live.view()));
-                let (at, took) = (Instant::now(), began.elapsed());
-                computed = Some(Computed {
-                    view: Arc::clone(&view),
-                    at,
-                    took,
-                });
-                view
+        if let Some(computed) = self.computed.as_ref().filter(is_current) {
+            return Arc::clone(&computed.view);
+        }
+        self.has_changed = false;
+        let began = Instant::now();
+        let view = tokio::task::block_in_place(|| Arc::new(self.live.view()));
+        let (at, took) = (Instant::now(), began.elapsed());
+        self.computed = Some(Computed {
+            view: Arc::clone(&view),
+            at,
+            took,
+        });
+        view
+    }
+
+    /// The trials for a pod; `None` if it does not wait.
+    fn trials(&mut self, namespace: &str, pod: &str) -> Option<impl FnOnce() -> Option<Explanation> + Send + use<>> {
+        let view = self.view();
+        let mut pods = view.pods.iter().flatten();
+        let pod = pods.find(|known| known.namespace == namespace && known.name == pod)?;
+        self.live.trials(pod)
+    }
+}
+
+/// Explanations are found out beside the views: trials on a large cluster take seconds.
+async fn answer(
+    mut shown: Shown,
+    mut views: mpsc::Receiver<oneshot::Sender<Arc<ClusterView>>>,
+    mut questions: mpsc::Receiver<Question>,
+) {
+    let changes = shown.live.changes();
+    let mut trials = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = changes.notified(), if !shown.has_changed => shown.has_changed = true,
+            reply = views.recv() => {
+                let Some(reply) = reply else { return };
+                // A caller that has gone needs no answer.
+                drop(reply.send(shown.view()));
             }
-        };
-        match request {
-            // A caller that has gone needs no answer.
-            Request::View(reply) => drop(reply.send(view)),
-            Request::Explain { namespace, pod, reply } => {
-                let mut pods = view.pods.iter().flatten();
-                let pod = pods.find(|known| known.namespace == namespace && known.name == pod);
-                let explanation = match pod.and_then(|pod| live.trials(pod)) {
-                    Some(trials) => tokio::task::spawn_blocking(trials).await.ok().flatten(),
-                    None => None,
-                };
-                drop(reply.send(explanation.map(|explanation| live.named(&explanation))));
+            Some(question) = questions.recv(), if trials.len() < EXPLANATIONS_MAX => {
+                let Question { namespace, pod, reply } = question;
+                match shown.trials(&namespace, &pod) {
+                    Some(found) => drop(trials.spawn_blocking(move || (found(), reply))),
+                    None => drop(reply.send(None)),
+                }
+            }
+            // The reply of trials that panicked is dropped: the caller gets no explanation.
+            Some(Ok((found, reply))) = trials.join_next() => {
+                drop(reply.send(found.map(|found| shown.live.named(&found))));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use super::*;
+    use crate::inspect::live::tests::with_a_waiting_pod;
+
+    /// No trials end while the only thread for them is taken.
+    #[test]
+    fn a_view_does_not_wait_for_an_explanation() {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .max_blocking_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let source = LiveSource::start(with_a_waiting_pod().await);
+            let (release, held) = std::sync::mpsc::channel::<()>();
+            let holder = tokio::task::spawn_blocking(move || held.recv());
+            let mut explanation = pin!(source.explain("default", "waits"));
+            for _ in 0..20 {
+                let asked = poll_fn(|context| Poll::Ready(explanation.as_mut().poll(context).is_pending())).await;
+                assert!(asked, "the trials can't run yet");
+                assert!(source.view().await.is_some());
+            }
+            release.send(()).unwrap();
+            holder.await.unwrap().unwrap();
+            assert!(explanation.await.is_some());
+        });
     }
 }

@@ -2,6 +2,7 @@
 
 mod access;
 mod live;
+mod scheduler;
 mod slot;
 
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use kai_page::{Authorizer, PageOptions, Source, StorySteps};
 
 pub(crate) use access::{LoopbackOnly, RightsOfToken};
 pub(crate) use live::LiveSource;
+pub(crate) use scheduler::SchedulerSource;
 pub use slot::PageSlot;
 
 use crate::roles::{Served, serve_page};

@@ -61,7 +61,10 @@ pub(crate) fn main(arguments: Arguments) -> anyhow::Result<ExitCode> {
             settings,
         );
     }
-    let (flags, installation) = (arguments.role_flags(), arguments.operated_installation()?);
+    let (flags, installation) = (
+        arguments.role_flags(),
+        operated_installation(&arguments.election.namespace)?,
+    );
     let mut leases = settings.leases();
     leases.push(operator::LEASE.to_owned());
     let announced = settings.clone();
@@ -74,6 +77,19 @@ pub(crate) fn main(arguments: Arguments) -> anyhow::Result<ExitCode> {
     };
     run_with(arguments.process, start, |context, replica| {
         supervise(context, replica, settings, flags, installation)
+    })
+}
+
+/// The process itself is the installation: its Deployment has the image. A Config that names a part of an image gets the rest here.
+pub(super) fn operated_installation(namespace: &str) -> anyhow::Result<Installation> {
+    let image = format!("registry/local/kai-scheduler/kai:{}", kai_cluster::VERSION);
+    let image: ImageReference = image.parse().map_err(anyhow::Error::msg)?;
+    Ok(Installation {
+        namespace: namespace.to_owned(),
+        image,
+        pull_policy: "IfNotPresent".to_owned(),
+        pull_secrets: Vec::new(),
+        runner: Runner::Process,
     })
 }
 
@@ -95,19 +111,6 @@ impl Arguments {
     /// The installation directory says which queues a new cluster gets.
     fn creates_default_queues(&self) -> bool {
         self.installation.installation.is_none()
-    }
-
-    /// The process itself is the installation: its Deployment has the image. A Config that names a part of an image gets the rest here.
-    fn operated_installation(&self) -> anyhow::Result<Installation> {
-        let image = format!("registry/local/kai-scheduler/kai:{}", kai_cluster::VERSION);
-        let image: ImageReference = image.parse().map_err(anyhow::Error::msg)?;
-        Ok(Installation {
-            namespace: self.election.namespace.clone(),
-            image,
-            pull_policy: "IfNotPresent".to_owned(),
-            pull_secrets: Vec::new(),
-            runner: Runner::Process,
-        })
     }
 
     fn settings(&self) -> anyhow::Result<RoleSettings> {

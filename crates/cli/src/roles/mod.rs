@@ -15,11 +15,14 @@ mod run;
 pub(crate) mod scheduler;
 mod serve;
 mod shard_check;
+mod shard_policy;
 mod supervise;
 mod table;
 
 pub use crate::page::PageSlot;
 pub(crate) use process::Connection;
-pub(crate) use run::stopped;
+pub(crate) use run::{host_of, stopped};
+pub(crate) use scheduler::DEBUG_PORT;
 pub(crate) use serve::{Served, page as serve_page};
+pub(crate) use shard_policy::{ShardPolicy, shard_policy};
 pub use table::{ROLES, RoleSettings, run};

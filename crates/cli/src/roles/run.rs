@@ -307,6 +307,11 @@ where
     }
 }
 
+/// The host name in an identity: in a pod, the name of the pod.
+pub(crate) fn host_of(identity: &str) -> &str {
+    identity.rsplit_once('_').map_or(identity, |(host, _)| host)
+}
+
 /// Host name and a random part, so that a restarted pod does not take the lease of its predecessor for its own.
 fn identity() -> String {
     let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "kai".to_owned());

@@ -27,11 +27,14 @@ pub(crate) struct Arguments {
     role: kai_scheduler::Args,
 }
 
+/// The port of the debug endpoints, if no flag says otherwise.
+pub(crate) const DEBUG_PORT: u16 = 8081;
+
 /// Where the scheduler serves its debug endpoints.
 #[derive(Debug, Args)]
 pub(crate) struct DebugEndpoints {
     /// Port on the loopback interface for /view, /decisions, /explain, /get-job-order and /get-snapshot; 0 for none.
-    #[arg(long, help_heading = "Serving", default_value_t = 8081)]
+    #[arg(long, help_heading = "Serving", default_value_t = DEBUG_PORT)]
     plugin_server_port: u16,
 }
 

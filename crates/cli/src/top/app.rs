@@ -8,7 +8,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::changes::Changes;
 use super::feed::News;
-use super::tables::{Row, Subject, Tab, rows};
+use super::tables::{Row, Subject, Tab, Table, rows};
 
 /// What the state asks its owner to do.
 #[derive(Debug, PartialEq)]
@@ -41,6 +41,18 @@ struct Shown {
     sort: Option<(usize, bool)>,
 }
 
+/// What the rows of a table depend on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct BuiltFrom {
+    /// Number of the view.
+    view: u64,
+    tab: Tab,
+    filter: String,
+    sort: Option<(usize, bool)>,
+    /// Of the screen.
+    width: u16,
+}
+
 pub(super) struct App {
     pub(super) address: String,
     pub(super) colours: bool,
@@ -60,6 +72,13 @@ pub(super) struct App {
     tables: [Shown; Tab::ALL.len()],
     /// The pod whose remedies were asked for last, by uid.
     answer: Option<(Text, Answer)>,
+    /// Views so far.
+    views: u64,
+    /// The rows that were built last: a key that only selects builds none, however many pods the cluster has.
+    built: Option<(BuiltFrom, Arc<Table>)>,
+    /// How often rows were built, for tests.
+    #[cfg(test)]
+    pub(super) tables_built: usize,
 }
 
 impl App {
@@ -81,12 +100,17 @@ impl App {
                 sort: None,
             }),
             answer: None,
+            views: 0,
+            built: None,
+            #[cfg(test)]
+            tables_built: 0,
         }
     }
 
     pub(super) fn on_news(&mut self, news: News) -> Option<Wish> {
         match news {
             News::View(view) => {
+                self.views += 1;
                 if let Some(before) = self.view.replace(Arc::clone(&view)) {
                     self.changes.add(&before, &view);
                 }
@@ -190,9 +214,10 @@ impl App {
             self.scroll = u16::try_from(to.max(0)).unwrap_or(u16::MAX);
             return;
         }
-        let rows = self.rows().unwrap_or_default();
+        let Some(table) = self.table() else { return };
+        let rows = &table.rows;
         let Some(last) = rows.len().checked_sub(1) else { return };
-        let at = isize::try_from(self.selected_at(&rows)).unwrap_or(0);
+        let at = isize::try_from(self.selected_at(rows)).unwrap_or(0);
         let to = usize::try_from(at.saturating_add(by).max(0)).unwrap_or(0).min(last);
         let selected = rows[to].subject.clone();
         self.shown_mut().selected = Some(selected);
@@ -222,8 +247,9 @@ impl App {
     }
 
     fn details(&mut self) -> Option<Wish> {
-        let rows = self.rows()?;
-        let subject = rows.get(self.selected_at(&rows))?.subject.clone();
+        let table = self.table()?;
+        let rows = &table.rows;
+        let subject = rows.get(self.selected_at(rows))?.subject.clone();
         self.overlay = Overlay::Details(subject);
         self.scroll = 0;
         self.ask(true)
@@ -280,15 +306,34 @@ impl App {
         self.shown().sort
     }
 
-    /// The rows of the table as they are shown; `None` if the list is missing.
-    pub(super) fn rows(&self) -> Option<Vec<Row>> {
-        let view = self.view.as_deref()?;
-        let mut rows = rows(self.tab, view, &self.changes, usize::from(self.size.0))?;
-        if !self.filter.is_empty() {
-            let filter = self.filter.to_lowercase();
-            rows.retain(|row| row.contains(&filter));
+    /// The table as it is shown; `None` if the list is missing.
+    pub(super) fn table(&mut self) -> Option<Arc<Table>> {
+        let from = BuiltFrom {
+            view: self.views,
+            tab: self.tab,
+            filter: self.filter.to_lowercase(),
+            sort: self.shown().sort,
+            width: self.size.0,
+        };
+        if let Some((_, table)) = self.built.as_ref().filter(|(built, _)| *built == from) {
+            return Some(Arc::clone(table));
         }
-        if let Some((column, descends)) = self.shown().sort {
+        let table = Arc::new(Table::new(self.build(&from)?));
+        self.built = Some((from, Arc::clone(&table)));
+        #[cfg(test)]
+        {
+            self.tables_built += 1;
+        }
+        Some(table)
+    }
+
+    fn build(&self, from: &BuiltFrom) -> Option<Vec<Row>> {
+        let view = self.view.as_deref()?;
+        let mut rows = rows(from.tab, view, &self.changes, usize::from(from.width))?;
+        if !from.filter.is_empty() {
+            rows.retain(|row| row.contains(&from.filter));
+        }
+        if let Some((column, descends)) = from.sort {
             // Stable: rows that are equal keep the order of the view.
             rows.sort_by(|a, b| match descends {
                 false => a.compare(b, column),
@@ -326,9 +371,15 @@ mod tests {
         wish
     }
 
-    fn names(app: &App) -> Vec<String> {
-        let rows = app.rows().unwrap();
-        rows.iter().map(|row| row.cells[0].text()).collect()
+    /// The position of the selected row.
+    fn selected(app: &mut App) -> usize {
+        let table = app.table().unwrap();
+        app.selected_at(&table.rows)
+    }
+
+    fn names(app: &mut App) -> Vec<String> {
+        let table = app.table().unwrap();
+        table.rows.iter().map(|row| row.cells[0].text()).collect()
     }
 
     fn three_pods() -> App {
@@ -353,28 +404,28 @@ mod tests {
             pod("c", PodStatus::Running),
         ]);
         app.on_news(News::View(Arc::new(view)));
-        assert_eq!(app.selected_at(&app.rows().unwrap()), 2);
+        assert_eq!(selected(&mut app), 2);
         press(&mut app, "S");
-        assert_eq!(names(&app), ["team/c", "team/a", "team/0"]);
-        assert_eq!(app.selected_at(&app.rows().unwrap()), 0);
+        assert_eq!(names(&mut app), ["team/c", "team/a", "team/0"]);
+        assert_eq!(selected(&mut app), 0);
         press(&mut app, "G");
-        assert_eq!(app.selected_at(&app.rows().unwrap()), 2);
+        assert_eq!(selected(&mut app), 2);
         press(&mut app, "g");
-        assert_eq!(app.selected_at(&app.rows().unwrap()), 0);
+        assert_eq!(selected(&mut app), 0);
     }
 
     #[test]
     fn a_filter_keeps_the_rows_that_contain_it() {
         let mut app = three_pods();
         press(&mut app, "/PEND");
-        assert_eq!(names(&app), ["team/b"]);
+        assert_eq!(names(&mut app), ["team/b"]);
         assert_eq!(
             press(&mut app, "\nq"),
             Some(Wish::Quit),
             "after Enter, keys are commands again"
         );
         press(&mut app, "\u{1b}");
-        assert_eq!(names(&app).len(), 3);
+        assert_eq!(names(&mut app).len(), 3);
         press(&mut app, "/q");
         assert!(app.is_filtering && app.filter == "q", "letters go to the filter");
     }
@@ -403,6 +454,6 @@ mod tests {
         for keys in ["\njkgGsSfde", "12345", "?q", "/x\n\u{1b}"] {
             press(&mut app, keys);
         }
-        assert!(app.rows().is_none());
+        assert!(app.table().is_none());
     }
 }

@@ -5,11 +5,11 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span, Text};
-use ratatui::widgets::{Clear, Paragraph, Row as DrawnRow, Table, TableState};
+use ratatui::widgets::{Clear, Paragraph, Row as DrawnRow, Table as DrawnTable, TableState};
 use unicode_width::UnicodeWidthStr as _;
 
 use super::app::{Answer, App, Overlay};
-use super::tables::{Row, Subject, Tab};
+use super::tables::{Subject, Tab};
 use crate::draw::{DIM, GREEN, RED, YELLOW};
 use crate::grid::{Align, Cell, Colour, Screen};
 use crate::inspect::{explain, words};
@@ -123,9 +123,9 @@ fn footer(app: &App) -> Line<'static> {
     Line::from(Span::styled(text, Style::new().add_modifier(Modifier::DIM)))
 }
 
-fn draw_table(frame: &mut Frame<'_>, app: &App, area: Rect) {
-    let Some(view) = app.view.as_deref() else { return };
-    let Some(rows) = app.rows() else {
+fn draw_table(frame: &mut Frame<'_>, app: &mut App, area: Rect) {
+    let Some(view) = app.view.clone() else { return };
+    let Some(table) = app.table() else {
         let reasons = view.missing.iter().map(words::missing);
         let lines: Vec<Line<'_>> = std::iter::once("unknown:".to_owned())
             .chain(reasons)
@@ -134,6 +134,7 @@ fn draw_table(frame: &mut Frame<'_>, app: &App, area: Rect) {
         frame.render_widget(Paragraph::new(lines).wrap(ratatui::widgets::Wrap { trim: false }), area);
         return;
     };
+    let rows = &table.rows;
     if rows.is_empty() {
         let text = match app.filter.is_empty() {
             true => app.tab.nothing(),
@@ -143,7 +144,7 @@ fn draw_table(frame: &mut Frame<'_>, app: &App, area: Rect) {
         return;
     }
     let columns = app.tab.columns();
-    let widths = widths(columns, &rows, usize::from(area.width));
+    let widths = widths(columns, &table.widest, usize::from(area.width));
     let headings = columns
         .iter()
         .zip(&widths)
@@ -164,7 +165,7 @@ fn draw_table(frame: &mut Frame<'_>, app: &App, area: Rect) {
     let heading = DrawnRow::new(headings).style(Style::new().add_modifier(Modifier::BOLD));
     // Only the rows on the screen are drawn: the cost does not grow with the cluster.
     let height = usize::from(area.height.saturating_sub(1)).max(1);
-    let selected = app.selected_at(&rows);
+    let selected = app.selected_at(rows);
     let first = selected
         .saturating_sub(height / 2)
         .min(rows.len().saturating_sub(height));
@@ -175,25 +176,24 @@ fn draw_table(frame: &mut Frame<'_>, app: &App, area: Rect) {
     let constraints = widths
         .iter()
         .map(|width| Constraint::Length(u16::try_from(*width).unwrap_or(u16::MAX)));
-    let table = Table::new(shown, constraints)
+    let drawn = DrawnTable::new(shown, constraints)
         .header(heading)
         .column_spacing(2)
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
     let mut state = TableState::default().with_selected(Some(selected - first));
-    frame.render_stateful_widget(table, area, &mut state);
+    frame.render_stateful_widget(drawn, area, &mut state);
 }
 
 /// The width of each column: of its widest cell, up to a limit. The last one has the rest.
-fn widths(columns: &[(&str, Align)], rows: &[Row], width: usize) -> Vec<usize> {
+fn widths(columns: &[(&str, Align)], widest: &[usize], width: usize) -> Vec<usize> {
     let last = columns.len() - 1;
     let mut widths: Vec<usize> = columns
         .iter()
-        .enumerate()
-        .map(|(at, (name, _))| {
+        .zip(widest)
+        .map(|((name, _), widest)| {
             // A heading may have the mark of the sort order.
             let heading = name.width() + 1;
-            let widest = rows.iter().map(|row| row.cells[at].width()).max().unwrap_or(0);
-            widest.min(COLUMN_MAX).max(heading)
+            (*widest).min(COLUMN_MAX).max(heading)
         })
         .collect();
     let others: usize = widths[..last].iter().map(|width| width + 2).sum();
@@ -358,10 +358,8 @@ mod tests {
         }
     }
 
-    /// `cargo test --release -p kai-cli --lib a_large_cluster -- --ignored --nocapture`
-    #[test]
-    #[ignore = "prints times for docs/performance.md"]
-    fn a_large_cluster_is_drawn() {
+    /// A view of 1,000 nodes and 10,000 pods.
+    fn large() -> Arc<ClusterView> {
         let small: ClusterView = serde_json::from_str(include_str!("../../tests/data/top.json")).unwrap();
         let mut large = small.clone();
         let numbered = |name: &str, at: usize| format!("{name}-{at}").into();
@@ -377,7 +375,32 @@ mod tests {
             pod
         });
         large.pods = Some(named.collect());
-        let (mut app, large) = (App::new("cluster", true), Arc::new(large));
+        Arc::new(large)
+    }
+
+    /// On a large cluster the rows are most of the work of a screen.
+    #[test]
+    fn rows_are_built_once_for_a_view_however_many_keys_are_pressed() {
+        let (mut app, large) = (App::new("cluster", true), large());
+        app.on_news(News::View(Arc::clone(&large)));
+        cells(200, 50, &mut app, "4");
+        assert_eq!(app.tables_built, 1);
+        cells(200, 50, &mut app, "jjjjGkg\nq");
+        assert_eq!(app.tables_built, 1, "keys that select build none");
+        cells(200, 50, &mut app, "/x-9");
+        assert_eq!(app.tables_built, 2, "a filter is applied once it is drawn");
+        cells(200, 50, &mut app, "\ns");
+        assert_eq!(app.tables_built, 3, "as is an order");
+        app.on_news(News::View(large));
+        cells(200, 50, &mut app, "jj");
+        assert_eq!(app.tables_built, 4, "and a view");
+    }
+
+    /// `cargo test --release -p kai-cli --lib a_large_cluster -- --ignored --nocapture`
+    #[test]
+    #[ignore = "prints times for docs/performance.md"]
+    fn a_large_cluster_is_drawn() {
+        let (mut app, large) = (App::new("cluster", true), large());
         for (what, keys) in [("GPUs", "1"), ("pods", "4")] {
             let begun = std::time::Instant::now();
             for _ in 0..10 {
@@ -386,6 +409,11 @@ mod tests {
             }
             // Each screen is drawn twice.
             println!("{what}: {:?} for a view and two drawings", begun.elapsed() / 10);
+            let begun = std::time::Instant::now();
+            for _ in 0..10 {
+                cells(200, 50, &mut app, "j");
+            }
+            println!("{what}: {:?} for a key and two drawings", begun.elapsed() / 10);
         }
     }
 

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use ratatui::crossterm::event::{self, Event};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::inspect::Connection;
 use crate::inspect::live::LiveCluster;
@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         // Before the screen is taken: errors of the connection are plain lines.
         let live = LiveCluster::connect(&arguments.connection, arguments.namespace.as_deref()).await?;
         let mut app = App::new(live.address(), std::env::var_os("NO_COLOR").is_none());
-        let (questions, asked) = mpsc::channel(1);
+        let (questions, asked) = watch::channel(None);
         let (news, mut latest) = mpsc::channel(1);
         let feed = tokio::spawn(feed::follow(live, asked, news));
         let mut terminal = ratatui::try_init()?;
@@ -75,7 +75,7 @@ async fn show(
     app: &mut App,
     keys: &mut mpsc::Receiver<Event>,
     latest: &mut mpsc::Receiver<News>,
-    questions: &mpsc::Sender<Question>,
+    questions: &watch::Sender<Option<Question>>,
 ) -> anyhow::Result<()> {
     loop {
         terminal.draw(|frame| draw::draw(frame, app))?;
@@ -92,8 +92,7 @@ async fn show(
         };
         match wish {
             Some(Wish::Quit) => return Ok(()),
-            // A question that is asked while another one is answered is dropped; the next view asks again.
-            Some(Wish::Explain(pod)) => drop(questions.try_send(Question { pod: *pod })),
+            Some(Wish::Explain(pod)) => drop(questions.send_replace(Some(Question { pod: *pod }))),
             None => {}
         }
     }

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 
 use kai_view::{ClusterView, Gang, GpuState, Node, Pod, PodStatus, Queue, Text, Time};
+use rustc_hash::FxHashSet;
 
 use super::changes::Changes;
 use crate::draw::{DIM, GREEN, RED, YELLOW, bar_of};
@@ -11,6 +12,8 @@ use crate::inspect::{pending, queues, words};
 
 /// The widest bar of a GPU in the table of nodes.
 const BAR_MAX: usize = 10;
+/// Columns of a screen that shows the pods of a node beside its bars.
+const PODS_FROM: usize = 120;
 
 /// A table of the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +140,24 @@ impl Row {
     }
 }
 
+/// The rows as they are shown.
+pub(super) struct Table {
+    pub(super) rows: Vec<Row>,
+    /// The width of the widest cell of each column.
+    pub(super) widest: Vec<usize>,
+}
+
+impl Table {
+    pub(super) fn new(rows: Vec<Row>) -> Table {
+        let columns = rows.first().map_or(0, |row| row.cells.len());
+        let widest = |at: usize| rows.iter().map(|row| row.cells[at].width()).max().unwrap_or(0);
+        Table {
+            widest: (0..columns).map(widest).collect(),
+            rows,
+        }
+    }
+}
+
 /// The rows of a table; `None` if the list is missing. `width` is that of the screen.
 pub(super) fn rows(tab: Tab, view: &ClusterView, changes: &Changes, width: usize) -> Option<Vec<Row>> {
     match tab {
@@ -147,8 +168,19 @@ pub(super) fn rows(tab: Tab, view: &ClusterView, changes: &Changes, width: usize
                 .iter()
                 .filter(|node| !node.gpus.is_empty() || !node.slices.is_empty())
                 .collect();
-            let bar = bar_width(&nodes, width);
-            Some(nodes.into_iter().map(|node| node_row(node, bar)).collect())
+            let has_pods = width >= PODS_FROM;
+            // A third of the screen is for the pods.
+            let bar = bar_width(&nodes, if has_pods { width - width / 3 } else { width });
+            let bars: Vec<Cell> = nodes.iter().map(|node| bars(node, bar)).collect();
+            let widest = bars.iter().map(Cell::width).max().unwrap_or(0);
+            let with_bars = nodes.into_iter().zip(bars).map(|(node, mut gpus)| {
+                if has_pods {
+                    gpus.push(&" ".repeat(widest - gpus.width() + 1), None);
+                    gpus.push(&pods_of(node), Some(DIM));
+                }
+                node_row(node, gpus)
+            });
+            Some(with_bars.collect())
         }
         Tab::Queues => Some(view.queues.as_ref()?.iter().map(queue_row).collect()),
         Tab::Waiting => {
@@ -177,7 +209,20 @@ fn model(node: &Node) -> &str {
     model.trim_start_matches("NVIDIA-")
 }
 
-fn node_row(node: &Node, bar: usize) -> Row {
+/// The pods on the node's GPUs and slices, each once, in the order of the GPUs.
+fn pods_of(node: &Node) -> String {
+    let on_gpus = node.gpus.iter().flat_map(|gpu| &gpu.pods);
+    let on_slices = node.slices.iter().flat_map(|slices| &slices.pods);
+    let mut seen = FxHashSet::default();
+    let once = on_gpus
+        .chain(on_slices)
+        .filter(|user| seen.insert((&user.namespace, &user.name)));
+    let names: Vec<String> = once.map(|user| format!("{}/{}", user.namespace, user.name)).collect();
+    names.join(" ")
+}
+
+/// A bar for each GPU, and the slices in numbers.
+fn bars(node: &Node, bar: usize) -> Cell {
     let mut gpus = Cell::default();
     if !node.ready {
         gpus.push("not ready ", Some(RED));
@@ -203,6 +248,10 @@ fn node_row(node: &Node, bar: usize) -> Row {
         let (name, _, count) = words::slices(slices);
         gpus.push(&format!("{count} {name} "), None);
     }
+    gpus
+}
+
+fn node_row(node: &Node, gpus: Cell) -> Row {
     let idle = node.gpus.iter().filter(|gpu| gpu.state == GpuState::Idle).count();
     let known = node.gpus.iter().all(|gpu| gpu.state != GpuState::Unknown);
     let idle = known.then(|| i64::try_from(idle).unwrap_or(i64::MAX));

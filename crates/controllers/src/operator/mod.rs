@@ -33,7 +33,7 @@ pub(crate) use owned::is_marked;
 pub use plan::{Plan, plan};
 pub use reconcile::{Settings, run};
 pub use shard::{ShardPlan, ShardScheduler};
-pub use state::{State, read_state};
+pub use state::{Policy, State, read_policy, read_state};
 pub use status::Readiness;
 
 #[cfg(test)]

@@ -19,6 +19,24 @@ pub struct State {
     pub facts: ClusterFacts,
 }
 
+/// What the schedulers of a cluster do: the Config that has an effect, and all shards.
+#[derive(Clone, Debug, Default)]
+pub struct Policy {
+    /// The Config that has an effect.
+    pub config: Option<Config>,
+    /// All shards.
+    pub shards: Vec<SchedulingShard>,
+}
+
+/// Reads Config and shards. An API server without the CRDs has none; without the permission to read them, they are unknown: that is an error.
+pub async fn read_policy(client: &Client) -> Result<Policy, Error> {
+    let configs: Vec<Config> = none_if_absent(client.list(&Selection::default()).await)?;
+    Ok(Policy {
+        config: configs.into_iter().find(Config::is_the_one),
+        shards: none_if_absent(client.list(&Selection::default()).await)?,
+    })
+}
+
 /// Reads the state. An API server without the CRDs, and an account without permission to read them, result in no Config and no shards.
 pub async fn read_state(client: &Client) -> Result<State, Error> {
     let configs: Vec<Config> = none_if_unserved(client.list(&Selection::default()).await)?;
@@ -48,6 +66,13 @@ async fn cluster_policies(client: &Client) -> Result<Option<Vec<Value>>, Error> 
         return Ok(None);
     };
     served(client.list_values(&resource, &Selection::default()).await)
+}
+
+fn none_if_absent<T>(listed: Result<Vec<T>, Error>) -> Result<Vec<T>, Error> {
+    match listed {
+        Err(error) if error.is_not_found() => Ok(Vec::new()),
+        listed => listed,
+    }
 }
 
 fn none_if_unserved<T>(listed: Result<Vec<T>, Error>) -> Result<Vec<T>, Error> {

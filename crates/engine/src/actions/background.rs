@@ -137,12 +137,15 @@ impl Cycle<'_> {
 
     /// Background gangs with placed pods. Those that keep their places first come first.
     fn background_gangs_with_places(&self) -> Vec<GangId> {
-        self.ledger.note_work(self.ledger.gangs.len());
-        let holds_places = |(at, gang): (usize, &crate::tables::Gang)| {
-            let is_holder = gang.known && gang.is_background() && gang.active_allocated() > 0;
-            is_holder.then(|| GangId::new(at))
-        };
-        let mut gangs: Vec<GangId> = self.ledger.gangs.iter().enumerate().filter_map(holds_places).collect();
+        let rows = self.ledger.gangs.iter().enumerate();
+        let mut known = 0;
+        let holders = rows.filter(|(_, gang)| gang.known).filter_map(|(at, gang)| {
+            known += 1;
+            (gang.is_background() && gang.active_allocated() > 0).then(|| GangId::new(at))
+        });
+        let mut gangs: Vec<GangId> = holders.collect();
+        // Not the rows: how many gangs are gone depends on the cluster's past.
+        self.ledger.note_work(known);
         self.sort_by_rank(&mut gangs);
         gangs
     }
