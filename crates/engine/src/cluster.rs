@@ -276,7 +276,7 @@ impl Cluster {
         if self.ledger.background_pods == 0 {
             return;
         }
-        self.ledger.note_work(self.ledger.gangs.len());
+        self.ledger.note_work(self.gang_ids.len());
         let Ledger { gangs, queues, .. } = &mut self.ledger;
         for gang in gangs.iter().filter(|gang| gang.is_background()) {
             let mut queue = gang.queue;
@@ -294,7 +294,7 @@ impl Cluster {
         }
         self.has_gpu_order = config.gpu_job_order.is_some();
         let memory_mib = self.gpu_memory_min_mib;
-        self.ledger.note_work(self.ledger.gangs.len() + self.pod_ids.len());
+        self.ledger.note_work(self.gang_ids.len() + self.pod_ids.len());
         let Ledger {
             gangs, pods, shapes, ..
         } = &mut self.ledger;
