@@ -370,7 +370,9 @@ fn an_evicted_pod_says_for_whom_and_why() {
     let log = html("/decisions?kind=evict", Some(&view));
     assert!(log.contains(&format!(">{}</a> of ", beneficiary.workload)), "{log}");
     assert!(
-        log.contains("Reclaim: its queue holds more than its fair share") && !log.contains("class=\"tag ok\">bound"),
+        log.contains("<span class=\"why\">Reclaim: queue ")
+            && log.contains(", more than its fair share; queue ")
+            && !log.contains("class=\"tag ok\">bound"),
         "{log}"
     );
     let story = html(&format!("/pods/{}/{}", decision.namespace, decision.pod), Some(&view));
