@@ -91,15 +91,15 @@ async fn a_cluster_is_watched_in_a_terminal() {
         &["Escape", "4", "/", "blue", "Enter"],
         &["default/blue-", "only rows with \"blue\""],
     );
-    terminal.press(&["Escape", "5"], &["nothing has changed"]);
+    terminal.press(&["Escape", "5"], &["bind", &format!("default/{first}")]);
     // The advice is followed, and the screen shows what comes of it.
     let client = Client::connect(&ClientConfig::Kubeconfig(kubeconfig)).await.unwrap();
     client
         .delete(Target::of::<kai_api::Pod>("default", first), &Deletion::default())
         .await
         .unwrap();
-    let (ended, bound) = (format!("default/{first}"), format!("default/{waiting}"));
-    terminal.press(&[], &["ended", &ended, "bound", &bound, "thor"]);
+    let bound = format!("default/{waiting}");
+    terminal.press(&["/", waiting, "Enter"], &["bind", &bound, "thor"]);
     terminal.press(&["?"], &["everything about the selected object"]);
     // The terminal is as it was before.
     terminal.press(&["q", "q"], &["ended with 0"]);

@@ -142,7 +142,7 @@ fn lines(decisions: &[Decision], wide: bool, screen: Screen) -> Vec<String> {
     lines_or(&grid, screen, "no decisions in the last hour")
 }
 
-fn verb(kind: DecisionKind) -> (&'static str, Colour) {
+pub(crate) fn verb(kind: DecisionKind) -> (&'static str, Colour) {
     match kind {
         DecisionKind::Bind => ("bind", GREEN),
         DecisionKind::Promise => ("promise", YELLOW),
@@ -150,9 +150,8 @@ fn verb(kind: DecisionKind) -> (&'static str, Colour) {
     }
 }
 
-/// `12:34:56` of a time in RFC 3339.
-/// The pod; Events about evictions only name the workload.
-fn subject(decision: &Decision) -> String {
+/// The pod; some Events about evictions only name the workload.
+pub(crate) fn subject(decision: &Decision) -> String {
     match decision.pod.is_empty() {
         true => qualified(&decision.workload, &decision.namespace),
         false => format!("{}/{}", decision.namespace, decision.pod),
