@@ -385,6 +385,30 @@ fn an_evicted_pod_says_for_whom_and_why() {
 }
 
 #[test]
+fn an_eviction_without_the_name_of_a_pod_links_to_no_pod() {
+    let mut view = small();
+    let decisions = view.decisions.iter_mut().flatten();
+    let evictions: Vec<_> = decisions.filter(|decision| decision.beneficiary.is_some()).collect();
+    let mut gang = None;
+    for decision in evictions {
+        decision.pod.clear();
+        gang = Some((decision.namespace.clone(), decision.pod_group.clone().unwrap()));
+    }
+    let (namespace, pod_group) = gang.unwrap();
+    for path in [
+        format!("/gangs/{namespace}/{pod_group}"),
+        "/decisions".to_owned(),
+        "/".to_owned(),
+    ] {
+        let html = html(&path, Some(&view));
+        assert!(
+            !html.contains(&format!("href=\"/pods/{namespace}/\"")),
+            "{path}: {html}"
+        );
+    }
+}
+
+#[test]
 fn the_story_of_a_pod_is_in_the_order_of_time() {
     let view = small();
     let bound = view.decisions.iter().flatten().next().unwrap();
