@@ -257,6 +257,11 @@ pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
 /// Annotation on `Evict` events: number of pods evicted together.
 pub const EVENT_EVICTED_PODS: &str = "num-evicted-pods";
+/// Annotation on `Evict` events: the names of the pods that the pod group loses, with commas. If they are too long, the last entry is `+` and
+/// the number of the others.
+pub const EVENT_EVICTED_POD_NAMES: &str = "kai.scheduler/evicted-pods";
+/// Annotation on `Evict` events of reclaim and preemption: the rule and the numbers that it compared, as JSON.
+pub const EVENT_FAIRNESS: &str = "kai.scheduler/fairness";
 /// Annotation on `Evict` events: the action that evicted the pods.
 pub const EVENT_ACTION: &str = "evictor-action-type";
 /// Annotation on `Evict` events: the pod group that the pods were evicted for.

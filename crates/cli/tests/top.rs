@@ -87,19 +87,22 @@ async fn a_cluster_is_watched_in_a_terminal() {
     };
     terminal.press(&["Enter"], &["esc back", "WHAT WOULD HELP"]);
     terminal.press(&["G"], &["end Pod default/llm-"]);
+    // The terminal reads Escape and a key that comes at once as one key with Alt.
+    terminal.press(&["Escape"], &["enter explain"]);
     terminal.press(
-        &["Escape", "4", "/", "blue", "Enter"],
+        &["4", "/", "blue", "Enter"],
         &["default/blue-", "only rows with \"blue\""],
     );
-    terminal.press(&["Escape", "5"], &["nothing has changed"]);
+    terminal.press(&["Escape"], &["enter explain"]);
+    terminal.press(&["5"], &["bind", &format!("default/{first}")]);
     // The advice is followed, and the screen shows what comes of it.
     let client = Client::connect(&ClientConfig::Kubeconfig(kubeconfig)).await.unwrap();
     client
         .delete(Target::of::<kai_api::Pod>("default", first), &Deletion::default())
         .await
         .unwrap();
-    let (ended, bound) = (format!("default/{first}"), format!("default/{waiting}"));
-    terminal.press(&[], &["ended", &ended, "bound", &bound, "thor"]);
+    let bound = format!("default/{waiting}");
+    terminal.press(&["/", waiting, "Enter"], &["bind", &bound, "thor"]);
     terminal.press(&["?"], &["everything about the selected object"]);
     // The terminal is as it was before.
     terminal.press(&["q", "q"], &["ended with 0"]);

@@ -42,7 +42,7 @@ pub struct EventRecorder {
     recent: Arc<Mutex<RecentEvents>>,
 }
 
-/// The latest events by a digest of UID, reason and message: the texts themselves would need more memory than the pods of a small
+/// The latest events by a digest of UID, reason, message and annotations: the texts themselves would need more memory than the pods of a small
 /// cluster. A collision is most unlikely and only makes a count wrong.
 #[derive(Debug, Default)]
 struct RecentEvents {
@@ -144,7 +144,9 @@ impl EventRecorder {
 impl RecentEvents {
     /// The digest of the event, and the Event object that recorded the same event before.
     fn look_up(&self, event: &ObjectEvent) -> (u64, Option<RecordedEvent>) {
-        let digest = self.hasher.hash_one((&event.about.uid, event.reason, &event.message));
+        let digest = self
+            .hasher
+            .hash_one((&event.about.uid, event.reason, &event.message, &event.annotations));
         (digest, self.by_digest.get(&digest).cloned())
     }
 

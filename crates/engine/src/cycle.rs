@@ -13,6 +13,7 @@ use crate::reasons::{EvictionReason, Rejections};
 use crate::report::{ActionStats, CycleProgress, Decision, Placed, Received, Report, Status};
 use crate::share::QueueChange;
 use crate::tables::GpuKind;
+use crate::victims::FairnessOfVictims;
 use crate::work::Rounds;
 
 /// The state of one running cycle: borrows from [`Cluster`](crate::Cluster), and the report that the actions fill.
@@ -146,7 +147,13 @@ impl Cycle<'_> {
     }
 
     /// Makes all changes since the checkpoint final, and reports them as decisions.
-    pub(crate) fn commit(&mut self, since: Checkpoint, action: Action, preemptor: GangId) {
+    pub(crate) fn commit(
+        &mut self,
+        since: Checkpoint,
+        action: Action,
+        preemptor: GangId,
+        fairness: &FairnessOfVictims,
+    ) {
         let changed = self.ledger.changed_since(since);
         let evicted: Vec<PodId> = changed
             .iter()
@@ -162,6 +169,7 @@ impl Cycle<'_> {
                 gang,
                 moved,
                 pods,
+                fairness: fairness.get(pod).cloned(),
             };
             if self.report_eviction(*pod, reason) {
                 let gang = self.ledger.pod(*pod).gang.expect("only pods of gangs are evicted");

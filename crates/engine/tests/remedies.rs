@@ -5,15 +5,18 @@ extern crate kai_engine;
 
 mod world;
 
-use std::cell::Cell;
+use std::collections::BTreeMap;
 
 use kai_engine::Cluster;
-use kai_engine::model::{Event, GangKey, Millis, NodeSpec, PodPhase, PodSpec, Preemptibility};
+use kai_engine::model::{
+    ComputeMode, Constraints, Enforcement, Event, GangKey, GpuFraction, GpuRequest, Millis, NodeSpec, PodPhase,
+    PodSpec, Preemptibility, Requests,
+};
 use kai_engine::reasons::Resource;
-use kai_engine::remedies::{Constraint, ExplainBudget, Explanation, RaisedBound, Step, Wait};
+use kai_engine::remedies::{Ask, Constraint, ExplainBudget, Explanation, RaisedBound, Step, Wait};
 use kai_engine::report::Status;
 use proptest::prelude::*;
-use world::plan::{Pace, Scene, Step as Change, scenes};
+use world::plan::{Pace, Scene, Step as Change, constrained_scenes};
 use world::{World, cases};
 
 /// Runs a scene and calls `law` after each cycle. The world has recorded the decisions by then; the engine has seen no event since.
@@ -112,15 +115,10 @@ fn carry_out(world: &mut World, gang: &GangKey, waiting: &[String], step: &Step)
             spec.topology = None;
             spec.sub_groups.iter_mut().for_each(|part| part.topology = None);
         }),
-        Step::AskAtMost(ask) => change_pods(world, waiting, |pod| {
-            let before = pod.requests.clone();
-            ask.reduce(&mut pod.requests);
-            before != pod.requests
-        }),
-        Step::Relax(constraint) => change_pods(world, waiting, |pod| {
-            constraint.drop_from(&mut pod.constraints);
-            true
-        }),
+        Step::AskAtMost(ask) => change_pods(world, waiting, |pod| ask_at_most(&mut pod.requests, *ask)),
+        Step::Relax(constraint) => {
+            change_pods(world, waiting, |pod| drop_constraint(&mut pod.constraints, *constraint))
+        }
         Step::RemoveGates { .. } => change_pods(world, waiting, |pod| std::mem::take(&mut pod.gated)),
         Step::Uncordon(name) => change_node(world, name, |node| assert!(std::mem::take(&mut node.unschedulable))),
         Step::MakeReady { node, .. } => change_node(world, node, |node| node.conditions.clear()),
@@ -144,6 +142,45 @@ fn carry_out(world: &mut World, gang: &GangKey, waiting: &[String], step: &Step)
         | Step::Wait(Wait::LaterCycles | Wait::BackOff) => panic!("can't be tried: {step:?}"),
     }
     None
+}
+
+/// Whether this lowers a request. Not by [`Ask::reduce`], which is what the engine tries.
+fn ask_at_most(requests: &mut Requests, ask: Ask) -> bool {
+    fn lower(amount: &mut i64, most: i64) -> bool {
+        let is_lower = most < *amount;
+        *amount = most.min(*amount);
+        is_lower
+    }
+    match (ask, &mut requests.gpu) {
+        (Ask::Gpus(most), GpuRequest::Whole { devices }) => lower(devices, most),
+        (Ask::GpuMemoryMib(most), GpuRequest::Memory { mib, .. }) => lower(mib, most),
+        (Ask::GpuHundredths(most), GpuRequest::Fraction { fraction, .. }) => {
+            let is_lower = most * 10_000_000 < fraction.billionths();
+            if is_lower {
+                *fraction = GpuFraction::from_hundredths(most);
+            }
+            is_lower
+        }
+        (Ask::CpuMilli(most), _) => lower(&mut requests.cpu_milli, most),
+        (Ask::MemoryBytes(most), _) => lower(&mut requests.memory_bytes, most),
+        (Ask::Gpus(_) | Ask::GpuMemoryMib(_) | Ask::GpuHundredths(_), _) => false,
+    }
+}
+
+/// Whether the pod had the constraint. Not by [`Constraint::drop_from`], which is what the engine tries.
+fn drop_constraint(constraints: &mut Constraints, constraint: Constraint) -> bool {
+    let before = constraints.clone();
+    match constraint {
+        Constraint::NodeAffinity => (constraints.node_selector, constraints.required_nodes) = Default::default(),
+        Constraint::Taints => constraints.tolerations.push(world::toleration()),
+        Constraint::HostPorts => constraints.host_ports = Vec::new(),
+        Constraint::PodAffinity => constraints.affinity.required = Vec::new(),
+        Constraint::PodAntiAffinity => constraints.anti_affinity.required = Vec::new(),
+        Constraint::Enforcement => constraints.share.enforcement = Enforcement::Preferred,
+        Constraint::ComputeMode => constraints.share.compute_mode = ComputeMode::TimeSlicing,
+        Constraint::Topology => unreachable!("a constraint of the gang"),
+    }
+    *constraints != before
 }
 
 fn change_gang(world: &mut World, gang: &GangKey, change: impl FnOnce(&mut kai_engine::model::GangSpec)) {
@@ -181,7 +218,7 @@ proptest! {
     #![proptest_config(cases(32))]
 
     #[test]
-    fn a_tried_remedy_starts_the_gang(scene in scenes()) {
+    fn a_tried_remedy_starts_the_gang(scene in constrained_scenes()) {
         watch(&scene, |world| {
             for (gang, uid) in waiting(&world.cluster) {
                 let explanation = explain(world, &uid);
@@ -202,7 +239,7 @@ proptest! {
     }
 
     #[test]
-    fn an_explanation_is_complete_and_repeatable(scene in scenes()) {
+    fn an_explanation_is_complete_and_repeatable(scene in constrained_scenes()) {
         watch(&scene, |world| {
             for (_, uid) in waiting(&world.cluster) {
                 let explanation = explain(world, &uid);
@@ -217,7 +254,7 @@ proptest! {
     }
 
     #[test]
-    fn explanations_change_no_decision(scene in scenes()) {
+    fn explanations_change_no_decision(scene in constrained_scenes()) {
         let (mut silent, mut asked) = (World::new(&scene), World::new(&scene));
         let few = ExplainBudget { trials_max: 6, steps_max: None };
         for step in &scene.steps {
@@ -235,12 +272,34 @@ proptest! {
     }
 
     #[test]
-    fn a_budget_is_kept(scene in scenes(), trials_max in 0u32..8) {
+    fn a_budget_is_kept(scene in constrained_scenes(), trials_max in 0u32..8) {
         watch(&scene, |world| {
             for (_, uid) in waiting(&world.cluster) {
                 let budget = ExplainBudget { trials_max, steps_max: None };
                 let explanation = world.cluster.explain(&uid, &world.config, budget).expect("the pod exists");
                 assert!(explanation.trials <= trials_max);
+            }
+        });
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(32))]
+
+    /// A trial takes at least a step for each object, which it copies. The last trial may end beyond the budget, and none begins there.
+    #[test]
+    fn a_budget_of_steps_is_kept(scene in constrained_scenes(), steps_max in 0u64..400) {
+        watch(&scene, |world| {
+            let objects = (world.nodes.len() + world.pods.len()) as u64;
+            for (_, uid) in waiting(&world.cluster) {
+                let budget = ExplainBudget { steps_max: Some(steps_max), ..ExplainBudget::default() };
+                let explanation = world.cluster.explain(&uid, &world.config, budget).expect("the pod exists");
+                let before_the_last = u64::from(explanation.trials).saturating_sub(1) * objects;
+                assert!(before_the_last < steps_max.max(1), "{explanation:#?}");
+                assert!(explanation.trials == 0 || steps_max > 0, "{explanation:#?}");
+                let unbounded = explain(world, &uid);
+                assert!(explanation.trials <= unbounded.trials);
+                assert!(explanation.is_cut || explanation.remedies == unbounded.remedies, "{explanation:#?}\n{unbounded:#?}");
             }
         });
     }
@@ -272,37 +331,92 @@ fn every_kind_of_step_is_tried() {
     let config = cases(1);
     let rng = TestRng::from_seed(config.rng_algorithm, &[7; 32]);
     let mut runner = TestRunner::new_with_rng(config, rng);
-    let counts: [Cell<u32>; 9] = Default::default();
-    for _ in 0..120 {
-        let scene = scenes().new_tree(&mut runner).expect("nothing is filtered").current();
+    let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+    for _ in 0..240 {
+        let scene = constrained_scenes()
+            .new_tree(&mut runner)
+            .expect("nothing is filtered")
+            .current();
         watch(&scene, |world| {
             for (_, uid) in waiting(&world.cluster) {
                 for remedy in explain(world, &uid).remedies.iter().filter(|remedy| remedy.tried) {
                     for step in &remedy.steps {
-                        let at = match step {
-                            Step::End { .. } => 0,
-                            Step::Raise {
-                                bound: RaisedBound::Limit,
-                                ..
-                            } => 1,
-                            Step::Raise {
-                                bound: RaisedBound::Quota,
-                                ..
-                            } => 2,
-                            Step::MakePreemptible => 3,
-                            Step::AskAtMost(_) => 4,
-                            Step::LowerMinimum { .. } => 5,
-                            Step::Uncordon(_) => 6,
-                            Step::AddNodes { .. } => 7,
-                            Step::Wait(_) => 8,
-                            _ => continue,
-                        };
-                        counts[at].set(counts[at].get() + 1);
+                        *counts.entry(kind(step)).or_default() += 1;
                     }
                 }
             }
         });
     }
-    println!("{counts:?}");
-    assert!(counts.iter().all(|count| count.get() > 0), "{counts:?}");
+    println!("{counts:#?}");
+    let missing: Vec<_> = KINDS.into_iter().filter(|kind| !counts.contains_key(kind)).collect();
+    assert!(missing.is_empty(), "{missing:?} of {counts:?}");
+    assert_eq!(counts.len(), KINDS.len(), "{counts:?}");
+}
+
+/// The kinds of steps that can be tried.
+const KINDS: [&str; 21] = [
+    "end",
+    "raise limit",
+    "raise quota",
+    "make preemptible",
+    "ask at most",
+    "lower minimum",
+    "uncordon",
+    "make ready",
+    "add nodes",
+    "remove gates",
+    "without node affinity",
+    "without taints",
+    "without host ports",
+    "without pod affinity",
+    "without pod anti-affinity",
+    "without topology",
+    "without enforcement",
+    "without compute mode",
+    "wait for a delay",
+    "wait for a minimum runtime",
+    "wait for a cycle or a release",
+];
+
+fn kind(step: &Step) -> &'static str {
+    match step {
+        Step::End { .. } => "end",
+        Step::Raise {
+            bound: RaisedBound::Limit,
+            ..
+        } => "raise limit",
+        Step::Raise {
+            bound: RaisedBound::Quota,
+            ..
+        } => "raise quota",
+        Step::MakePreemptible => "make preemptible",
+        Step::AskAtMost(_) => "ask at most",
+        Step::LowerMinimum { .. } => "lower minimum",
+        Step::Uncordon(_) => "uncordon",
+        Step::MakeReady { .. } => "make ready",
+        Step::AddNodes { .. } => "add nodes",
+        Step::RemoveGates { .. } => "remove gates",
+        Step::Relax(constraint) => match constraint {
+            Constraint::NodeAffinity => "without node affinity",
+            Constraint::Taints => "without taints",
+            Constraint::HostPorts => "without host ports",
+            Constraint::PodAffinity => "without pod affinity",
+            Constraint::PodAntiAffinity => "without pod anti-affinity",
+            Constraint::Topology => "without topology",
+            Constraint::Enforcement => "without enforcement",
+            Constraint::ComputeMode => "without compute mode",
+        },
+        Step::Wait(Wait::PreemptionDelay(_)) => "wait for a delay",
+        Step::Wait(Wait::MinRuntime(_)) => "wait for a minimum runtime",
+        Step::Wait(Wait::NextCycle | Wait::Release { .. }) => "wait for a cycle or a release",
+        Step::CreatePods { .. }
+        | Step::CreateGang(_)
+        | Step::CreateQueue(_)
+        | Step::NameLeafQueue(_)
+        | Step::ChangeParent(_)
+        | Step::NameSubGroup(_)
+        | Step::CreateTopology { .. }
+        | Step::Correct
+        | Step::Wait(Wait::LaterCycles | Wait::BackOff) => panic!("can't be tried: {step:?}"),
+    }
 }

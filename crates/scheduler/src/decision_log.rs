@@ -11,7 +11,7 @@ use kai_engine::model::{Action, GangKey, Millis};
 use kai_engine::reasons::{EvictionReason, Reason};
 use kai_engine::report::Placed;
 use kai_mirror::{ClusterMirror, pod_group_key};
-use kai_view::{Beneficiary, Decision, DecisionKind, PodGpus};
+use kai_view::{Beneficiary, Decision, DecisionKind, Fairness, PodGpus};
 use rustc_hash::FxHashMap;
 
 /// How long a decision is kept. People ask what happened just now; for more, the API has events, and they expire after an hour as well.
@@ -251,6 +251,7 @@ impl Entry {
                 queue: gang.queue.clone(),
             }),
             reason: self.reason(),
+            fairness: self.eviction.as_ref().and_then(|eviction| fairness(&eviction.reason)),
         }
     }
 
@@ -268,6 +269,14 @@ impl Entry {
             }
             (DecisionKind::Bind | DecisionKind::Promise | DecisionKind::Evict, _, _) => None,
         }
+    }
+}
+
+/// Why it was fair to evict a pod.
+pub(crate) fn fairness(reason: &EvictionReason) -> Option<Fairness> {
+    match reason {
+        EvictionReason::For { fairness, .. } => fairness.as_deref().map(Fairness::from),
+        EvictionReason::StaleGang | EvictionReason::Background { .. } => None,
     }
 }
 

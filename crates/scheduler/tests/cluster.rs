@@ -273,6 +273,10 @@ async fn higher_priority_evicts_and_gets_the_place() {
     assert_eq!(annotations["evictor-pod-group-namespace"], "a");
     assert_eq!(annotations["evictor-action-type"], "preempt");
     assert_eq!(annotations["num-evicted-pods"], "1");
+    assert_eq!(annotations["kai.scheduler/evicted-pods"], "victim");
+    let fairness: serde_json::Value =
+        serde_json::from_str(annotations["kai.scheduler/fairness"].as_str().unwrap()).unwrap();
+    assert_eq!(fairness["rule"], "priority");
     assert_eq!(annotations["kai.scheduler/evicted-workload"], "pod group a/low");
     assert_eq!(annotations["kai.scheduler/evictor-workload"], "pod group a/high");
     world

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{PodGpus, Time};
+use crate::{Fairness, PodGpus, Time};
 
 /// A decision of the scheduler.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -14,7 +14,7 @@ pub struct Decision {
     pub time: Time,
     /// What was decided.
     pub kind: DecisionKind,
-    /// The action that decided: `allocate`, `consolidation`, `reclaim`, `preempt` or `stalegangeviction`; `None` = unknown.
+    /// The action that decided: `allocate`, `consolidation`, `reclaim`, `preempt`, `backgroundpods` or `stalegangeviction`; `None` = unknown.
     pub action: Option<String>,
     /// Namespace of the pod.
     pub namespace: String,
@@ -34,6 +34,10 @@ pub struct Decision {
     pub beneficiary: Option<Beneficiary>,
     /// Why, in the words of the conditions; `None` for a pod that gets a free place.
     pub reason: Option<String>,
+    /// The rule of a reclaim or a preemption, with the numbers that it compared; `None` for other decisions, for a pod that is moved and
+    /// where it is unknown.
+    #[serde(default)]
+    pub fairness: Option<Fairness>,
 }
 
 /// Kinds of decisions.

@@ -9,6 +9,7 @@
 mod amounts;
 mod decision;
 mod enforcement;
+mod fairness;
 mod foreign_names;
 mod gang;
 mod interner;
@@ -34,6 +35,7 @@ use interner::Interner;
 pub use amounts::GpuAmount;
 pub use decision::{Beneficiary, Decision, DecisionKind};
 pub use enforcement::{NodeEnforcement, PodLimit};
+pub use fairness::{Fairness, Held, HeldAmount, HeldByQueue};
 pub use foreign_names::OTHER_WORK;
 pub use gang::Gang;
 pub use kai_api::crd::Preemptibility;

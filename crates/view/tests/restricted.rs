@@ -148,6 +148,7 @@ fn view(all: &[Work]) -> ClusterView {
             gpus: Some(PodGpus::None),
             beneficiary,
             reason: Some(reason),
+            fairness: None,
         }));
     }
     let node = &mut view.nodes.as_mut().unwrap()[0];

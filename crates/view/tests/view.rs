@@ -386,6 +386,9 @@ fn the_order_of_objects_does_not_matter() {
 /// A decision as the scheduler records it.
 fn eviction() -> Decision {
     let text = |text: &str| Some(text.to_owned());
+    let side = |queue: &str, used: i64, fair_share: i64| json!({ "queue": queue, "gpus": { "used": used, "fairShare": fair_share, "quota": fair_share } });
+    let fairness =
+        json!({ "rule": "overFairShare", "victim": side("team-a", 3, 1), "beneficiary": side("team-b", 0, 3) });
     Decision {
         number: 7,
         time: "2026-01-01T00:58:00Z".parse().unwrap(),
@@ -405,6 +408,7 @@ fn eviction() -> Decision {
             queue: text("team-b"),
         }),
         reason: text("reclaimed for Job team/earlier-owner (1 pod in all)"),
+        fairness: Some(serde_json::from_value(fairness).unwrap()),
     }
 }
 

@@ -111,6 +111,7 @@ fn lines(decisions: &[Arc<Decision>], wide: bool, screen: Screen) -> Vec<String>
             ("GPUS", Align::Left),
             ("ACTION", Align::Left),
             ("FOR", Align::Left),
+            ("WHY FAIR", Align::Left),
         ]);
     }
     let mut grid = Grid::new(&columns);
@@ -134,6 +135,7 @@ fn lines(decisions: &[Arc<Decision>], wide: bool, screen: Screen) -> Vec<String>
                     .map(|gang| qualified(&gang.workload, &gang.namespace))
                     .unwrap_or_default()
                     .into(),
+                fairness(decision).unwrap_or_default().into(),
             ]);
         }
         grid.row(row);
@@ -141,7 +143,7 @@ fn lines(decisions: &[Arc<Decision>], wide: bool, screen: Screen) -> Vec<String>
     lines_or(&grid, screen, "no decisions in the last hour")
 }
 
-fn verb(kind: DecisionKind) -> (&'static str, Colour) {
+pub(crate) fn verb(kind: DecisionKind) -> (&'static str, Colour) {
     match kind {
         DecisionKind::Bind => ("bind", GREEN),
         DecisionKind::Promise => ("promise", YELLOW),
@@ -149,9 +151,8 @@ fn verb(kind: DecisionKind) -> (&'static str, Colour) {
     }
 }
 
-/// `12:34:56` of a time in RFC 3339.
-/// The pod; Events about evictions only name the workload.
-fn subject(decision: &Decision) -> String {
+/// The pod; some Events about evictions only name the workload.
+pub(crate) fn subject(decision: &Decision) -> String {
     match decision.pod.is_empty() {
         true => qualified(&decision.workload, &decision.namespace),
         false => format!("{}/{}", decision.namespace, decision.pod),
@@ -171,6 +172,11 @@ fn gpus(decision: &Decision) -> Option<String> {
     (*gpus != kai_view::PodGpus::None).then(|| words::pod_gpus(gpus))
 }
 
+/// The rule by which a pod was evicted, with its numbers.
+fn fairness(decision: &Decision) -> Option<String> {
+    decision.fairness.as_ref().map(ToString::to_string)
+}
+
 /// A decision in a line: time, verb, pod, and what else is of interest.
 pub(crate) fn line(decision: &Decision) -> Cell {
     let (word, colour) = verb(decision.kind);
@@ -188,6 +194,9 @@ pub(crate) fn line(decision: &Decision) -> Cell {
     }
     if let Some(reason) = &decision.reason {
         cell.push(&format!(": {reason}"), None);
+    }
+    if let Some(fairness) = fairness(decision) {
+        cell.push(&format!("; {fairness}"), Some(DIM));
     }
     cell
 }
@@ -278,7 +287,7 @@ async fn follow_events(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 
 #[cfg(test)]
 mod tests {
-    use kai_view::{Beneficiary, PodGpus};
+    use kai_view::{Beneficiary, Fairness, PodGpus};
 
     use super::*;
 
@@ -297,6 +306,7 @@ mod tests {
             gpus: Some(PodGpus::Whole { devices: 2 }),
             beneficiary: None,
             reason: None,
+            fairness: None,
         }
     }
 
@@ -310,6 +320,10 @@ mod tests {
                 queue: None,
             }),
             reason: Some("reclaimed for Job red/train (2 pods in all)".to_owned()),
+            fairness: Some(Fairness::Priority {
+                victim: 50,
+                beneficiary: 100,
+            }),
             ..decision(DecisionKind::Evict)
         }
     }
@@ -331,7 +345,7 @@ mod tests {
         );
         check(
             evicted(),
-            "10:00:01  evict    team/llm-0, 2 GPUs: reclaimed for Job red/train (2 pods in all)",
+            "10:00:01  evict    team/llm-0, 2 GPUs: reclaimed for Job red/train (2 pods in all); its priority is 50, that of the other workload 100",
         );
         let of_event = Decision {
             pod: String::new(),
@@ -341,7 +355,7 @@ mod tests {
         };
         check(
             of_event,
-            "10:00:01  evict    Deployment team/llm: reclaimed for Job red/train (2 pods in all)",
+            "10:00:01  evict    Deployment team/llm: reclaimed for Job red/train (2 pods in all); its priority is 50, that of the other workload 100",
         );
     }
 

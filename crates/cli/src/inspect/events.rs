@@ -1,11 +1,11 @@
-//! Decisions from the Events that the scheduler writes, with the caller's own rights. An Event names the pod or, for evictions, the pod
-//! group; the rest is looked up in the view.
+//! Decisions from the Events that the scheduler writes, with the caller's own rights. An Event is about the pod or, for evictions, about the
+//! pod group, and names its pods in an annotation; the rest is looked up in the view.
 
 use std::sync::Arc;
 
 use kai_api::{Metadata, Object, ObjectKey, Resource, Scope, keys};
 use kai_cluster::{Client, Error, Informer, Selection, Subscription};
-use kai_view::{Beneficiary, ClusterView, Decision, DecisionKind, Gang, Pod, Text, Time};
+use kai_view::{Beneficiary, ClusterView, Decision, DecisionKind, Gang, Pod, PodStatus, Text, Time};
 use rustc_hash::FxHashMap;
 use serde::Deserialize;
 use tokio::sync::Notify;
@@ -153,9 +153,13 @@ impl DecisionLog {
         fresh.sort_by_key(|(event, kind, time)| (*time, rank(*kind), version(event)));
         let lookup = Lookup { view };
         for (event, kind, time) in fresh {
-            self.count += 1;
-            self.decisions
-                .push(Arc::new(lookup.decision(event, kind, time, self.count)));
+            for decision in lookup.decisions(event, kind, time) {
+                self.count += 1;
+                self.decisions.push(Arc::new(Decision {
+                    number: self.count,
+                    ..decision
+                }));
+            }
         }
         self.decisions.retain(|decision| is_recent(decision.time, view.time));
     }
@@ -182,11 +186,12 @@ struct Lookup<'a> {
 }
 
 impl Lookup<'_> {
-    fn decision(&self, event: &SchedulerEvent, kind: DecisionKind, time: Time, number: u64) -> Decision {
+    /// One for each pod.
+    fn decisions(&self, event: &SchedulerEvent, kind: DecisionKind, time: Time) -> Vec<Decision> {
         let Involved { namespace, name } = &event.involved_object;
         let message = event.message.as_deref().unwrap_or_default();
         let decision = Decision {
-            number,
+            number: 0,
             time,
             kind,
             action: None,
@@ -199,14 +204,15 @@ impl Lookup<'_> {
             gpus: None,
             beneficiary: None,
             reason: None,
+            fairness: None,
         };
         match kind {
-            DecisionKind::Evict => self.eviction(decision, event, message),
+            DecisionKind::Evict => self.evictions(decision, event, message),
             DecisionKind::Bind | DecisionKind::Promise => {
                 let pod = self.pod(namespace, name);
                 let pod_group = pod.and_then(|pod| pod.pod_group.as_ref().map(Text::to_string));
                 let gang = pod_group.as_deref().and_then(|group| self.gang(namespace, group));
-                Decision {
+                vec![Decision {
                     pod: name.clone(),
                     workload: gang.map_or_else(|| format!("Pod {name}"), workload),
                     queue: gang.map(|gang| gang.queue.to_string()),
@@ -215,13 +221,13 @@ impl Lookup<'_> {
                     gpus: pod.map(|pod| pod.gpus.clone()),
                     reason: (kind == DecisionKind::Promise).then(|| message.to_owned()),
                     ..decision
-                }
+                }]
             }
         }
     }
 
-    /// An Event about the pods that a gang loses: it does not name them.
-    fn eviction(&self, decision: Decision, event: &SchedulerEvent, message: &str) -> Decision {
+    /// An Event about the pods that a gang loses: a decision for each pod that it names, and one without a pod for those that it does not.
+    fn evictions(&self, decision: Decision, event: &SchedulerEvent, message: &str) -> Vec<Decision> {
         let group = &event.involved_object.name;
         let gang = self.gang(&decision.namespace, group);
         let annotation = |key: &str| {
@@ -243,7 +249,7 @@ impl Lookup<'_> {
                 pod_group: name,
             }
         });
-        Decision {
+        let of_gang = Decision {
             action: annotation(keys::EVENT_ACTION),
             workload: gang
                 .map(workload)
@@ -253,7 +259,28 @@ impl Lookup<'_> {
             pod_group: Some(group.clone()),
             beneficiary,
             reason: Some(message.to_owned()),
+            fairness: annotation(keys::EVENT_FAIRNESS).and_then(|text| serde_json::from_str(&text).ok()),
             ..decision
+        };
+        // Schedulers of earlier versions write no names.
+        let names = annotation(keys::EVENT_EVICTED_POD_NAMES).unwrap_or_default();
+        let of_pod = |name: &str| self.eviction_of(name, &of_gang);
+        names.split(',').map(of_pod).collect()
+    }
+
+    /// The decision about one pod of a gang. `+` and a number stand for pods that the Event does not name.
+    fn eviction_of(&self, name: &str, of_gang: &Decision) -> Decision {
+        if name.starts_with('+') {
+            return of_gang.clone();
+        }
+        let pod = self.pod(&of_gang.namespace, name);
+        // A pod of the same name that has another place by now says nothing about the node that the pod leaves.
+        let leaving = pod.filter(|pod| pod.status == PodStatus::Releasing);
+        Decision {
+            pod: name.to_owned(),
+            node: leaving.and_then(|pod| pod.node.as_ref().map(Text::to_string)),
+            gpus: pod.map(|pod| pod.gpus.clone()),
+            ..of_gang.clone()
         }
     }
 
@@ -427,6 +454,36 @@ mod tests {
             Some("pod group pg-winner-0-ed8916b3".to_owned()),
         );
         assert_eq!(told(annotations), by_pod_group);
+    }
+
+    #[test]
+    fn an_eviction_names_each_pod_and_why_it_was_fair() {
+        let fairness = json!({ "rule": "priority", "victim": 50, "beneficiary": 100 });
+        let annotations =
+            json!({ "kai.scheduler/evicted-pods": "blue-0,llm-0,+3", "kai.scheduler/fairness": fairness.to_string() });
+        let evicted = event(
+            "1",
+            "Evict",
+            "2026-01-01T10:00:01Z",
+            "pg-blue",
+            "5 pods evicted",
+            annotations,
+        );
+        let mut log = DecisionLog::default();
+        log.add(&[evicted], "kai-scheduler", &view("2026-01-01T10:30:00Z"));
+        let told = log.newest_first();
+        let pods: Vec<_> = told
+            .iter()
+            .map(|decision| (decision.number, decision.pod.as_str()))
+            .collect();
+        assert_eq!(pods, [(3, ""), (2, "llm-0"), (1, "blue-0")]);
+        assert_eq!(
+            (&told[1].gpus.is_some(), &told[1].node),
+            (&true, &None),
+            "llm-0 runs again, elsewhere"
+        );
+        let fair: kai_view::Fairness = serde_json::from_value(fairness).unwrap();
+        assert!(told.iter().all(|decision| decision.fairness.as_ref() == Some(&fair)));
     }
 
     #[test]

@@ -151,6 +151,7 @@ mod tests {
             gpus: Some(PodGpus::Whole { devices: 1 }),
             beneficiary: None,
             reason: None,
+            fairness: None,
         }
     }
 

@@ -114,7 +114,7 @@ impl App {
                 if let Some(before) = self.view.replace(Arc::clone(&view)) {
                     self.changes.add(&before, &view);
                 }
-                if self.follows && self.tab == Tab::Changes {
+                if self.follows && self.tab == Tab::Decisions {
                     self.shown_mut().selected = None;
                 }
                 self.ask(false)
@@ -221,7 +221,7 @@ impl App {
         let to = usize::try_from(at.saturating_add(by).max(0)).unwrap_or(0).min(last);
         let selected = rows[to].subject.clone();
         self.shown_mut().selected = Some(selected);
-        self.follows = self.tab == Tab::Changes && to == 0;
+        self.follows = self.tab == Tab::Decisions && to == 0;
     }
 
     fn sort_next(&mut self) {
@@ -240,7 +240,7 @@ impl App {
     }
 
     fn follow(&mut self) {
-        if self.tab == Tab::Changes {
+        if self.tab == Tab::Decisions {
             self.follows = !self.follows;
             self.shown_mut().selected = None;
         }
@@ -276,7 +276,7 @@ impl App {
         };
         let mut pods = self.view.as_deref()?.pods.iter().flatten();
         match subject {
-            Subject::Pod(namespace, name) | Subject::Change(_, namespace, name) => {
+            Subject::Pod(namespace, name) | Subject::Decision(_, namespace, name) => {
                 pods.find(|pod| pod.namespace == *namespace && pod.name == *name && pod.waits())
             }
             Subject::Gang(namespace, group) => {

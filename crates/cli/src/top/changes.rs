@@ -1,4 +1,5 @@
-//! What the scheduler did, from the difference of two views: pods that were placed, promised a place, evicted, or have ended.
+//! What has changed, from the difference of two views: pods that were placed, promised a place, evicted, or have ended. Views come from a cycle
+//! of this process: where the scheduler's Events can be read, they are shown instead.
 
 use std::collections::VecDeque;
 

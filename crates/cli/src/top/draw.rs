@@ -29,8 +29,11 @@ const HELP: &str = "
  q, ctrl-c     quit
 
  GPUs: \u{2588} used  \u{2591} free  ~ time-sliced  x unhealthy  ? unknown
- Decisions are the changes of pods since kai top was started.
+ Decisions are the scheduler's, of the last hour, from the Events that it writes.
 ";
+
+/// Above the changes that stand in for decisions.
+const NO_EVENTS: &str = " Events can't be read: changes of kai top's own cycle, not the scheduler's";
 
 pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
     let area = frame.area();
@@ -135,9 +138,17 @@ fn draw_table(frame: &mut Frame<'_>, app: &mut App, area: Rect) {
         return;
     };
     let rows = &table.rows;
+    let area = match app.tab == Tab::Decisions && view.decisions.is_none() {
+        true => {
+            let [note, rest] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(area);
+            frame.render_widget(Paragraph::new(NO_EVENTS), note);
+            rest
+        }
+        false => area,
+    };
     if rows.is_empty() {
         let text = match app.filter.is_empty() {
-            true => app.tab.nothing(),
+            true => app.tab.nothing(&view),
             false => "no row contains the text",
         };
         frame.render_widget(Paragraph::new(format!(" {text}")), area);
@@ -250,7 +261,7 @@ fn details(app: &App, subject: &Subject, width: usize) -> Vec<String> {
         Subject::Node(name) => explain::node(view, name, screen),
         Subject::Queue(name) => explain::queue(view, name, screen),
         Subject::Gang(namespace, group) => explain::gang(view, namespace, group, remedies, screen),
-        Subject::Pod(namespace, name) | Subject::Change(_, namespace, name) => {
+        Subject::Pod(namespace, name) | Subject::Decision(_, namespace, name) => {
             explain::pod(view, namespace, name, remedies, screen)
         }
     };
@@ -318,6 +329,34 @@ mod tests {
         ] {
             insta::assert_snapshot!(name, screen(80, 24, &mut app(), keys));
         }
+    }
+
+    #[test]
+    fn decisions_are_the_schedulers_where_events_can_be_read() {
+        let decision = |number: u64, kind: &str, pod: &str, reason: Option<&str>| {
+            serde_json::from_value::<Arc<kai_view::Decision>>(serde_json::json!({
+                "number": number, "time": "2026-01-31T12:34:56Z", "kind": kind, "action": null, "namespace": "default", "pod": pod,
+                "podGroup": "pg-blue", "workload": "Job blue", "queue": null, "node": "h100-1", "gpus": null, "beneficiary": null,
+                "reason": reason,
+            }))
+            .unwrap()
+        };
+        let reclaimed = "reclaimed for Job default/red (2 pods in all)";
+        let mut view: ClusterView = serde_json::from_str(include_str!("../../tests/data/top.json")).unwrap();
+        view.decisions = Some(vec![
+            decision(3, "bind", "red-0", None),
+            decision(2, "evict", "", Some(reclaimed)),
+            decision(1, "evict", "blue-0", Some(reclaimed)),
+        ]);
+        let mut with_events = app();
+        with_events.on_news(News::View(Arc::new(view)));
+        insta::assert_snapshot!("decisions", screen(80, 10, &mut with_events, "5"));
+        // Without Events, a pod that is gone in the second view.
+        let mut view: ClusterView = serde_json::from_str(include_str!("../../tests/data/top.json")).unwrap();
+        view.pods.as_mut().unwrap().remove(0);
+        let mut without_events = app();
+        without_events.on_news(News::View(Arc::new(view)));
+        insta::assert_snapshot!("changes", screen(80, 10, &mut without_events, "5"));
     }
 
     #[test]

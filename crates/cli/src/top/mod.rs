@@ -45,6 +45,10 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let result = runtime.block_on(async {
         // Before the screen is taken: errors of the connection are plain lines.
         let live = LiveCluster::connect(&arguments.connection, arguments.namespace.as_deref()).await?;
+        let (live, refused) = live.with_decisions(arguments.namespace.as_deref()).await;
+        if let Err(error) = refused {
+            tracing::debug!(%error, "Events can't be read");
+        }
         let mut app = App::new(live.address(), std::env::var_os("NO_COLOR").is_none());
         let (questions, asked) = watch::channel(None);
         let (news, mut latest) = mpsc::channel(1);

@@ -2,13 +2,13 @@
 
 use std::cmp::Ordering;
 
-use kai_view::{ClusterView, Gang, GpuState, Node, Pod, PodStatus, Queue, Text, Time};
+use kai_view::{ClusterView, Decision, Gang, GpuState, Node, Pod, PodStatus, Queue, Text, Time};
 use rustc_hash::FxHashSet;
 
 use super::changes::Changes;
 use crate::draw::{DIM, GREEN, RED, YELLOW, bar_of};
 use crate::grid::{Align, Cell};
-use crate::inspect::{pending, queues, words};
+use crate::inspect::{decisions, pending, queues, words};
 
 /// The widest bar of a GPU in the table of nodes.
 const BAR_MAX: usize = 10;
@@ -22,11 +22,11 @@ pub(super) enum Tab {
     Queues,
     Waiting,
     Pods,
-    Changes,
+    Decisions,
 }
 
 impl Tab {
-    pub(super) const ALL: [Tab; 5] = [Tab::Nodes, Tab::Queues, Tab::Waiting, Tab::Pods, Tab::Changes];
+    pub(super) const ALL: [Tab; 5] = [Tab::Nodes, Tab::Queues, Tab::Waiting, Tab::Pods, Tab::Decisions];
 
     pub(super) fn title(self) -> &'static str {
         match self {
@@ -34,7 +34,7 @@ impl Tab {
             Tab::Queues => "Queues",
             Tab::Waiting => "Waiting",
             Tab::Pods => "Pods",
-            Tab::Changes => "Decisions",
+            Tab::Decisions => "Decisions",
         }
     }
 
@@ -67,7 +67,7 @@ impl Tab {
                 ("SINCE", Right),
                 ("REASON", Left),
             ],
-            Tab::Changes => &[
+            Tab::Decisions => &[
                 ("TIME", Left),
                 ("WHAT", Left),
                 ("POD", Left),
@@ -78,13 +78,14 @@ impl Tab {
     }
 
     /// Said in place of an empty table.
-    pub(super) fn nothing(self) -> &'static str {
+    pub(super) fn nothing(self, view: &ClusterView) -> &'static str {
         match self {
             Tab::Nodes => "no node has GPUs",
             Tab::Queues => "there are no queues",
             Tab::Waiting => "nothing waits",
             Tab::Pods => "this scheduler has no pods",
-            Tab::Changes => "nothing has changed since kai top was started",
+            Tab::Decisions if view.decisions.is_some() => "no decisions in the last hour",
+            Tab::Decisions => "nothing has changed since kai top was started",
         }
     }
 }
@@ -98,8 +99,8 @@ pub(super) enum Subject {
     Gang(Text, Text),
     /// Namespace and name.
     Pod(Text, Text),
-    /// A pod in a change: the number of the change, namespace and name.
-    Change(u64, Text, Text),
+    /// A pod in a decision or change: the number of that, namespace and name.
+    Decision(u64, Text, Text),
 }
 
 /// A row of a table.
@@ -189,7 +190,10 @@ pub(super) fn rows(tab: Tab, view: &ClusterView, changes: &Changes, width: usize
             Some(waiting.into_iter().map(|gang| gang_row(view, gang)).collect())
         }
         Tab::Pods => Some(view.pods.as_ref()?.iter().map(|pod| pod_row(view, pod)).collect()),
-        Tab::Changes => Some(changes.newest_first.iter().map(change_row).collect()),
+        Tab::Decisions => Some(match &view.decisions {
+            Some(decisions) => decisions.iter().map(|decision| decision_row(decision)).collect(),
+            None => changes.newest_first.iter().map(change_row).collect(),
+        }),
     }
 }
 
@@ -332,6 +336,24 @@ fn pod_row(view: &ClusterView, pod: &Pod) -> Row {
     .number(4, pod.since.map(Time::millis))
 }
 
+fn decision_row(decision: &Decision) -> Row {
+    let (word, colour) = decisions::verb(decision.kind);
+    let pod = &*decision.pod;
+    let subject = match &decision.pod_group {
+        // Some decisions are known for a whole gang only.
+        Some(group) if pod.is_empty() => Subject::Gang(decision.namespace.as_str().into(), group.as_str().into()),
+        Some(_) | None => Subject::Decision(decision.number, decision.namespace.as_str().into(), pod.into()),
+    };
+    let cells = vec![
+        words::time_of_day(decision.time).into(),
+        Cell::coloured(word, colour),
+        decisions::subject(decision).into(),
+        decision.node.as_deref().unwrap_or_default().into(),
+        decision.reason.as_deref().unwrap_or_default().into(),
+    ];
+    Row::new(subject, cells).number(0, i64::try_from(decision.number).ok())
+}
+
 fn change_row(change: &super::changes::Change) -> Row {
     use super::changes::What;
     let colour = match change.what {
@@ -342,7 +364,7 @@ fn change_row(change: &super::changes::Change) -> Row {
     };
     let time = words::time_of_day(change.time);
     Row::new(
-        Subject::Change(change.number, change.namespace.clone(), change.pod.clone()),
+        Subject::Decision(change.number, change.namespace.clone(), change.pod.clone()),
         vec![
             time.into(),
             Cell::coloured(change.what.word(), colour),

@@ -43,7 +43,7 @@ impl Cycle<'_> {
                     }
                 }
             }
-            self.commit(checkpoint, of.action(), gang);
+            self.commit(checkpoint, of.action(), gang, &Default::default());
             self.stats().placed += 1;
             if !must_wait && !started_before {
                 self.record_start(gang);

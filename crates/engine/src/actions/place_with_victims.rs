@@ -54,6 +54,7 @@ impl Cycle<'_> {
                 gang,
                 queue,
                 state: &mut state,
+                before: Vec::new(),
             };
             // The last search may have left outdated charges.
             self.ledger.settle_cores();
@@ -138,7 +139,8 @@ impl Cycle<'_> {
     fn commit_solution(&mut self, search: &mut Search<'_>, checkpoint: Checkpoint) {
         self.stats().placed += 1;
         let changed = self.ledger.changed_since(checkpoint);
-        self.commit(checkpoint, search.action, search.gang);
+        let fairness = self.fairness_of_victims(search, &changed);
+        self.commit(checkpoint, search.action, search.gang, &fairness);
         let mut gangs: Vec<GangId> = changed.iter().filter_map(|pod| self.ledger.pod(*pod).gang).collect();
         gangs.sort_unstable();
         gangs.dedup();

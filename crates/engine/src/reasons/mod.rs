@@ -9,7 +9,8 @@ mod text;
 pub use gpu_share_error::GpuShareError;
 pub use invalid_value::{GpuConflict, InvalidValue, Problem};
 pub use reason::{
-    BackgroundCause, Check, EvictionReason, PodsLacking, QueueBound, Reason, Rejections, Resource, SubGroupExcess,
+    BackgroundCause, Check, EvictionReason, Fairness, HeldByQueue, PodsLacking, QueueBound, Reason, Rejections,
+    Resource, SiblingQueues, SubGroupExcess,
 };
 pub use refusal::{AffinityTermBound, AvoidedNode, PriorityRefusal, Refusal};
 pub use text::{ExplanationText, ReasonText, RemedyText, domain_text, not_ready_text};

@@ -225,6 +225,8 @@ pub enum EvictionReason {
         moved: bool,
         /// Pods evicted together.
         pods: u32,
+        /// The numbers that allowed it; `None` for a pod that loses nothing because it is moved.
+        fairness: Option<Arc<Fairness>>,
     },
     /// The gang of the pod ran below its minimum for too long.
     StaleGang,
@@ -235,6 +237,46 @@ pub enum EvictionReason {
         /// What other gangs need.
         cause: BackgroundCause,
     },
+}
+
+/// The rule by which a pod was evicted for another gang, and the numbers that it compared, from before the evictions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fairness {
+    /// Reclaim: the victim's queue holds more than its fair share and its quota.
+    OverFairShare(SiblingQueues),
+    /// Reclaim: the victim's queue holds more than its quota, and the other one stays within its quota.
+    OverQuota(SiblingQueues),
+    /// Preemption: the other gang has a higher priority.
+    Priority {
+        /// Of the victim.
+        victim: i32,
+        /// Of the gang that gets the resources.
+        beneficiary: i32,
+    },
+}
+
+/// The queues of a victim and of the gang that gets its resources, or those ancestors of them that are siblings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SiblingQueues {
+    /// The resource of which the victim's queue holds too much.
+    pub resource: Resource,
+    /// The victim's side.
+    pub victim: HeldByQueue,
+    /// The other side.
+    pub beneficiary: HeldByQueue,
+}
+
+/// What a queue holds of a resource, and what it is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldByQueue {
+    /// Name of the queue.
+    pub queue: String,
+    /// What its pods held.
+    pub used: i64,
+    /// Its fair share.
+    pub fair_share: i64,
+    /// Its quota; `None` = unlimited.
+    pub quota: Option<i64>,
 }
 
 /// What other gangs need from a background gang.

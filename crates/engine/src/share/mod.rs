@@ -11,8 +11,8 @@ pub(crate) use bounds::{Bound, BoundKind, exceeded, limits_hold, over_limit, ove
 pub(crate) use division::divide_tree;
 pub(crate) use order::{QueueChange, QueueSortKey};
 pub(crate) use reclaim::{
-    AllocatedBefore, QueueLoss, Reclaimer, allocated_of_queues, can_reclaim, may_reclaim_from, reclaim_is_fair,
-    sibling_ancestors,
+    AllocatedBefore, QueueLoss, Reclaimer, allocated_of_queues, can_reclaim, may_reclaim_from, reclaim_fairness,
+    reclaim_is_fair, sibling_ancestors,
 };
 
 use crate::model::QueueResources;

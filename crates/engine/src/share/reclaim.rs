@@ -6,7 +6,7 @@
 use crate::ids::QueueId;
 use crate::ledger::Ledger;
 use crate::model::{PerResource, QueueResources};
-use crate::reasons::Resource;
+use crate::reasons::{Fairness, HeldByQueue, Resource, SiblingQueues};
 use crate::share::within_deserved;
 use crate::tables::Queue;
 
@@ -127,6 +127,49 @@ pub(crate) fn reclaim_is_fair(
         }
     }
     stays_less_saturated(ledger, before, reclaimer, &remaining)
+}
+
+/// The rule by which the queue `victim` may lose pods to the reclaimer, and its numbers before any loss. `None` if neither rule allows
+/// it: what it loses is then moved, not taken.
+pub(crate) fn reclaim_fairness(
+    ledger: &Ledger,
+    before: &AllocatedBefore,
+    reclaimer: &Reclaimer,
+    victim: QueueId,
+) -> Option<Fairness> {
+    let (mine, theirs) = sibling_ancestors(ledger, reclaimer.queue, victim);
+    let (my_queue, their_queue) = (ledger.queue(mine), ledger.queue(theirs));
+    let (held_by_me, held) = (before[mine.index()].0, before[theirs.index()].0);
+    // A resource that the reclaimer requests says more than another one, and GPUs say most.
+    let first = |exceeds: &dyn Fn(Resource) -> bool| {
+        let in_order = || Resource::ALL.into_iter().rev();
+        let requested = in_order().find(|resource| reclaimer.request[*resource] > 0 && exceeds(*resource));
+        requested.or_else(|| in_order().find(|resource| exceeds(*resource)))
+    };
+    let siblings = |resource: Resource| {
+        let side = |queue: &Queue, amount: &QueueResources| HeldByQueue {
+            queue: queue.name.to_string(),
+            used: amount[resource],
+            fair_share: queue.fair_share[resource],
+            quota: queue.quota[resource].deserved,
+        };
+        SiblingQueues {
+            resource,
+            victim: side(their_queue, &held),
+            beneficiary: side(my_queue, &held_by_me),
+        }
+    };
+    let exceeds_share = |resource| their_queue.allocatable[resource].is_some_and(|share: i64| held[resource] > share);
+    if let Some(resource) = first(&exceeds_share) {
+        return Some(Fairness::OverFairShare(siblings(resource)));
+    }
+    let exceeds_quota = |resource| {
+        let deserved = their_queue.quota[resource].deserved;
+        deserved.is_some_and(|deserved| held[resource] > deserved)
+    };
+    let is_guaranteed = within_deserved(my_queue, held_by_me + reclaimer.request);
+    let resource = first(&exceeds_quota).filter(|_| is_guaranteed)?;
+    Some(Fairness::OverQuota(siblings(resource)))
 }
 
 /// What a queue holds after its losses, and which resources it lost.

@@ -7,6 +7,7 @@
 //! before.
 
 mod capacity;
+mod fairness;
 mod infeasibility;
 mod min_runtime;
 mod search_state;
@@ -17,5 +18,6 @@ mod validate;
 mod victim_iterator;
 mod victim_sets;
 
+pub(crate) use fairness::FairnessOfVictims;
 pub(crate) use search_state::SearchState;
 pub(crate) use solve::{Search, SimulationBudget, Solution};

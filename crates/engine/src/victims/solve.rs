@@ -26,6 +26,8 @@ pub(crate) struct Search<'l> {
     /// The leaf queue of the pending gang.
     pub(crate) queue: QueueId,
     pub(crate) state: &'l mut SearchState,
+    /// Resources of all queues when the last search for this gang began.
+    pub(crate) before: AllocatedBefore,
 }
 
 /// Steps of work that each search counts on top of the objects that it visits.
@@ -51,8 +53,6 @@ impl SimulationBudget {
 
 /// The state that the probes of one search share.
 struct SearchProgress<'b> {
-    /// Resources of all queues when the search began.
-    before: AllocatedBefore,
     failed: FailedSets,
     unit_cache: Option<UnitCache>,
     budget: &'b mut SimulationBudget,
@@ -156,8 +156,8 @@ impl Cycle<'_> {
             return Solution::None(SearchResult::Exhausted);
         }
         self.ledger.settle_cores();
+        search.before = share::allocated_of_queues(self.ledger);
         let mut progress = SearchProgress {
-            before: share::allocated_of_queues(self.ledger),
             failed: FailedSets::default(),
             unit_cache: None,
             budget,
@@ -207,7 +207,7 @@ impl Cycle<'_> {
         };
         let gang = self.ledger.gang(search.gang);
         if gang.is_whole() && gang.active_used() > active_before {
-            self.keep_unneeded_victims(search, pods, &victims, &progress.before);
+            self.keep_unneeded_victims(search, pods, &victims);
             return Solution::Found(checkpoint);
         }
         self.ledger.rollback(checkpoint);
@@ -393,7 +393,7 @@ impl Cycle<'_> {
         for order in [SimulationOrder::Fair, SimulationOrder::GangFirst] {
             // If work ran out, victims may be without a node only because the simulation stopped.
             let fits = self.simulate(search, pods, victims, order) && !self.is_out_of_work();
-            if fits && self.is_allowed(search, pods, victims, &progress.before) {
+            if fits && self.is_allowed(search, pods, victims) {
                 return Some(self.needed_victims(victims));
             }
             self.stats().sets[generator as usize].refused += u32::from(fits);

@@ -6,7 +6,7 @@
 use crate::cycle::Cycle;
 use crate::ids::{GangId, PodId};
 use crate::report::Status;
-use crate::share::{self, AllocatedBefore};
+use crate::share;
 use crate::victims::simulate::{VictimOutcome, victim_outcome};
 use crate::victims::solve::Search;
 use crate::victims::validate::group_by_gang;
@@ -16,13 +16,7 @@ const ATTEMPTS_MAX: usize = 64;
 
 impl Cycle<'_> {
     /// Undoes the eviction of victims whose places the simulation in the ledger does not need for `pods`.
-    pub(crate) fn keep_unneeded_victims(
-        &mut self,
-        search: &Search<'_>,
-        pods: &[PodId],
-        victims: &[PodId],
-        before: &AllocatedBefore,
-    ) {
+    pub(crate) fn keep_unneeded_victims(&mut self, search: &Search<'_>, pods: &[PodId], victims: &[PodId]) {
         // Victims may be thousands, and nearly always all their places are needed.
         if !victims.iter().any(|pod| self.could_stay(*pod)) {
             return;
@@ -37,11 +31,12 @@ impl Cycle<'_> {
         // The gang that lost pods last gets them back first.
         for (gang, victims) in group_by_gang(self, &affected).into_iter().rev() {
             let start = self.ledger.checkpoint();
-            let stays = self.undo_evictions(gang, &victims) && share::limits_hold(self.ledger, gang, before) && {
-                attempts += 1;
-                // Reclaim compares queues after the loss: a queue that keeps its pods may make the outcome unfair.
-                self.is_allowed(search, pods, &self.evicted_or_moved(&affected), before)
-            };
+            let stays =
+                self.undo_evictions(gang, &victims) && share::limits_hold(self.ledger, gang, &search.before) && {
+                    attempts += 1;
+                    // Reclaim compares queues after the loss: a queue that keeps its pods may make the outcome unfair.
+                    self.is_allowed(search, pods, &self.evicted_or_moved(&affected))
+                };
             if !stays {
                 self.ledger.rollback(start);
             }

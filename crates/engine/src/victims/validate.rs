@@ -5,19 +5,13 @@ use rustc_hash::FxHashMap;
 use crate::cycle::Cycle;
 use crate::ids::{GangId, PodId};
 use crate::model::{Action, QueueResources};
-use crate::share::{self, AllocatedBefore, QueueLoss};
+use crate::share::{self, QueueLoss};
 use crate::victims::simulate::{VictimOutcome, victim_outcome};
 use crate::victims::solve::Search;
 
 impl Cycle<'_> {
     /// Whether the simulation in the ledger is allowed. `pods` are the placed pods of the gang.
-    pub(crate) fn is_allowed(
-        &self,
-        search: &Search<'_>,
-        pods: &[PodId],
-        victims: &[PodId],
-        before: &AllocatedBefore,
-    ) -> bool {
+    pub(crate) fn is_allowed(&self, search: &Search<'_>, pods: &[PodId], victims: &[PodId]) -> bool {
         self.ledger.note_work(victims.len());
         if !self.keeps_gangs_whole(victims) {
             return false;
@@ -28,7 +22,7 @@ impl Cycle<'_> {
                 .all(|pod| victim_outcome(self, *pod) != VictimOutcome::Evicted),
             Action::Preempt => self.respects_min_runtime(search, victims),
             Action::Reclaim => {
-                self.is_fair_reclaim(search, pods, victims, before) && self.respects_min_runtime(search, victims)
+                self.is_fair_reclaim(search, pods, victims) && self.respects_min_runtime(search, victims)
             }
             Action::Allocate | Action::StaleGangEviction | Action::BackgroundPods => true,
         }
@@ -66,13 +60,7 @@ impl Cycle<'_> {
         true
     }
 
-    fn is_fair_reclaim(
-        &self,
-        search: &Search<'_>,
-        pods: &[PodId],
-        victims: &[PodId],
-        before: &AllocatedBefore,
-    ) -> bool {
+    fn is_fair_reclaim(&self, search: &Search<'_>, pods: &[PodId], victims: &[PodId]) -> bool {
         let reclaimer = search.reclaimer_for(self, pods);
         let mut losses: Vec<QueueLoss> = Vec::new();
         for (gang, pods) in group_by_gang(self, victims) {
@@ -85,7 +73,7 @@ impl Cycle<'_> {
                 None => losses.push(QueueLoss { queue, units }),
             }
         }
-        share::reclaim_is_fair(self.ledger, before, &reclaimer, &losses)
+        share::reclaim_is_fair(self.ledger, &search.before, &reclaimer, &losses)
     }
 
     /// The losses of a gang in units that fairness checks one by one: each pod above the minimum is a unit, the others are

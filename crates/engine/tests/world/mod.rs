@@ -12,17 +12,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::kai_engine::Cluster;
 use super::kai_engine::model::{
     BindInFlight, Config, Constraints, Event, FractioningCondition, GangKey, GangSpec, GpuFraction, GpuRequest,
-    MemoryKind, MigStrategy, Millis, NodeCondition, NodeSpec, PlacementStrategy, PodKind, PodPhase, PodSpec, QueueSpec,
-    Quota, Requests, ResourceQuota, SubGroupSpec, TaskRank, TopologyConstraint, TopologyLevel, TopologySpec, Usage,
+    HostPort, LabelSelector, MemoryKind, MigStrategy, Millis, NodeCondition, NodeSpec, Operator, PlacementStrategy,
+    PodAffinityTerm, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests, Requirement, ResourceQuota, SubGroupSpec,
+    Taint, TaintEffect, TaskRank, Toleration, TopologyConstraint, TopologyLevel, TopologySpec, Usage,
 };
 use super::kai_engine::reasons::Refusal;
 use super::kai_engine::report::{Decision, Report};
 use account::{PlacedPods, fits, placed_pods};
-use plan::{GangPlan, Gpu, Level, NodeKind, NodePlan, Pace, QueuePlan, Scene, Shape, SpecialPod, Step, TopologyPlan};
+use plan::{
+    GangPlan, Gpu, Level, NodeKind, NodePlan, Pace, QueuePlan, Rule, Scene, Shape, SpecialPod, Step, TopologyPlan,
+};
 
 pub(crate) const MIB: i64 = 1 << 20;
 const MIG: [&str; 2] = ["nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb"];
 const NS: &str = "ns";
+const TAINT: &str = "dedicated";
+const RULE_LABEL: &str = "rule";
 
 // The engine must not read the environment; tests may.
 #[allow(clippy::disallowed_methods)]
@@ -329,8 +334,8 @@ impl World {
                 memory: ResourceQuota::UNBOUNDED,
                 gpu: quota(plan.deserved, plan.limit, 10_000),
             },
-            preempt_min_runtime: None,
-            reclaim_min_runtime: None,
+            preempt_min_runtime: plan.protects.then_some(Millis::seconds(300)),
+            reclaim_min_runtime: plan.protects.then_some(Millis::seconds(300)),
         }));
         if let Some(usage) = plan.usage {
             self.apply(Event::Usage(Usage {
@@ -369,7 +374,7 @@ impl World {
             last_start: plan.runs.then_some(self.now - Millis::seconds(60)),
             last_eviction: None,
             stale_since: None,
-            preemption_delay: Millis(0),
+            preemption_delay: Millis::seconds(plan.delay.map_or(0, |seconds| 100 + plan.age + seconds)),
             staleness_grace: None,
             schedulable: true,
             refused: None,
@@ -432,9 +437,13 @@ impl World {
             constraints: Constraints {
                 node_selector: rack.into_iter().collect(),
                 share: plan.share,
-                ..Constraints::default()
+                ..plan.rule.map(rule_constraints).unwrap_or_default()
             },
-            labels: Default::default(),
+            labels: plan
+                .rule
+                .iter()
+                .map(|_| (RULE_LABEL.to_owned(), String::new()))
+                .collect(),
             rank: TaskRank::default(),
             nominated_node: None,
             refused: matches!(special_pod, Some(SpecialPod::Refused)).then(|| Refusal::VolumeClaimMissing {
@@ -487,14 +496,53 @@ fn topology() -> TopologySpec {
 }
 
 fn constraint(plan: &TopologyPlan) -> TopologyConstraint {
-    let label = |level: Level| match level {
-        Level::Rack => "rack".to_owned(),
-        Level::Host => "host".to_owned(),
-    };
     TopologyConstraint {
         topology: "racks".into(),
-        required_level: plan.required.map(label),
-        preferred_level: plan.preferred.map(label),
+        required_level: plan.required.map(label_of),
+        preferred_level: plan.preferred.map(label_of),
+    }
+}
+
+/// The constraints of a pod with a rule. Such pods have the label [`RULE_LABEL`].
+fn rule_constraints(rule: Rule) -> Constraints {
+    let mut constraints = Constraints::default();
+    let others = |level: Level| PodAffinityTerm {
+        selector: Some(LabelSelector {
+            requirements: vec![Requirement {
+                key: RULE_LABEL.to_owned(),
+                operator: Operator::Exists,
+                values: Vec::new(),
+            }],
+        }),
+        namespaces: Some(vec![NS.to_owned()]),
+        topology_key: label_of(level),
+    };
+    match rule {
+        Rule::Tolerates => constraints.tolerations.push(toleration()),
+        Rule::HostPort(port) => constraints.host_ports.push(HostPort {
+            ip: String::new(),
+            protocol: "TCP".to_owned(),
+            port: 8_000 + port,
+        }),
+        Rule::Beside(level) => constraints.affinity.required.push(others(level)),
+        Rule::Apart(level) => constraints.anti_affinity.required.push(others(level)),
+    }
+    constraints
+}
+
+/// The toleration of the taint that nodes may have.
+pub(crate) fn toleration() -> Toleration {
+    Toleration {
+        key: Some(TAINT.to_owned()),
+        value: None,
+        effect: None,
+    }
+}
+
+fn label_of(level: Level) -> String {
+    match level {
+        Level::Rack => "rack".to_owned(),
+        Level::Host => "host".to_owned(),
     }
 }
 
@@ -512,7 +560,11 @@ fn node(name: &str, plan: &NodePlan) -> NodeSpec {
             ("host".to_owned(), name.to_owned()),
         ]
         .into(),
-        taints: Vec::new(),
+        taints: Vec::from_iter(plan.tainted.then(|| Taint {
+            key: TAINT.to_owned(),
+            value: String::new(),
+            effect: TaintEffect::NoSchedule,
+        })),
         unschedulable: plan.cordoned,
         conditions: if plan.not_ready {
             vec![NodeCondition::NotReady]

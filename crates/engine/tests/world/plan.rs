@@ -56,6 +56,8 @@ pub(crate) struct NodePlan {
     pub(crate) cordoned: bool,
     pub(crate) not_ready: bool,
     pub(crate) tier: EnforcementTier,
+    /// Whether only pods with the toleration may use it.
+    pub(crate) tainted: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -81,6 +83,8 @@ pub(crate) struct QueuePlan {
     pub(crate) cores_limit: Option<i64>,
     /// Hundredths of the cluster.
     pub(crate) usage: Option<i64>,
+    /// Whether its gangs are protected for some minutes after their start.
+    pub(crate) protects: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -101,6 +105,22 @@ pub(crate) struct GangPlan {
     /// Whether its pods are background pods.
     pub(crate) background: bool,
     pub(crate) semi_preemptible: bool,
+    pub(crate) rule: Option<Rule>,
+    /// For how many seconds the gang may not evict others.
+    pub(crate) delay: Option<i64>,
+}
+
+/// What only [`constrained_scenes`] have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Rule {
+    /// The pods tolerate the taint.
+    Tolerates,
+    /// The pods use one of a few ports of their node.
+    HostPort(u16),
+    /// The pods run beside others with a rule, on a node or in a rack.
+    Beside(Level),
+    /// The pods run apart from others with a rule.
+    Apart(Level),
 }
 
 impl GangPlan {
@@ -238,6 +258,45 @@ pub(crate) fn scenes_of(class: Class, steps: std::ops::Range<usize>) -> impl Str
         })
 }
 
+/// [`scenes`] with taints, host ports, affinity between pods, delays and minimum runtimes here and there.
+pub(crate) fn constrained_scenes() -> impl Strategy<Value = Scene> {
+    let level = || prop_oneof![Just(Level::Rack), Just(Level::Host)];
+    let rule = prop_oneof![
+        1 => Just(Rule::Tolerates),
+        4 => (0u16..2).prop_map(Rule::HostPort),
+        2 => level().prop_map(Rule::Beside),
+        2 => level().prop_map(Rule::Apart),
+    ];
+    let rules = vec((weighted(0.3, rule), weighted(0.4, 1i64..100)), 24);
+    let flags = |weight: f64| vec(prop::bool::weighted(weight), 20);
+    (scenes(), rules, flags(0.2), flags(0.5)).prop_map(|(mut scene, rules, taints, protects)| {
+        let (mut rules, mut taints, mut protects) = (rules.into_iter(), taints.into_iter(), protects.into_iter());
+        let mut constrain = |gang: &mut GangPlan| (gang.rule, gang.delay) = rules.next().unwrap_or_default();
+        let mut taint = |node: &mut NodePlan| node.tainted = taints.next().unwrap_or_default();
+        let mut protect = |queue: &mut QueuePlan| queue.protects = protects.next().unwrap_or_default();
+        scene.gangs.iter_mut().for_each(&mut constrain);
+        scene.nodes.iter_mut().for_each(&mut taint);
+        scene.queues.iter_mut().for_each(&mut protect);
+        for step in &mut scene.steps {
+            match step {
+                Step::Gang(gang) => constrain(gang),
+                Step::Node(_, node) => taint(node),
+                Step::Queue(_, queue) => protect(queue),
+                Step::Cycle(_)
+                | Step::Wait(_)
+                | Step::NodeGone(_)
+                | Step::Cordon(_)
+                | Step::PodGone(_)
+                | Step::PodEnds(_)
+                | Step::PodLeaves(_)
+                | Step::GangGone(_)
+                | Step::GangChanges(..) => {}
+            }
+        }
+        scene
+    })
+}
+
 fn policies() -> impl Strategy<Value = Policy> {
     (
         prop::bool::weighted(0.2),
@@ -288,6 +347,7 @@ fn nodes() -> impl Strategy<Value = NodePlan> {
                 cordoned,
                 not_ready,
                 tier,
+                tainted: false,
             },
         )
 }
@@ -332,6 +392,7 @@ fn queues() -> impl Strategy<Value = QueuePlan> {
                 cores_deserved,
                 cores_limit,
                 usage,
+                protects: false,
             },
         )
 }
@@ -411,6 +472,8 @@ fn gangs(class: Class) -> BoxedStrategy<GangPlan> {
                     share,
                     background,
                     semi_preemptible,
+                    rule: None,
+                    delay: None,
                 }
             },
         )

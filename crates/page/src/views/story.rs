@@ -54,7 +54,8 @@ impl Story {
                     DecisionKind::Promise => "<b>Promised a place</b>",
                     DecisionKind::Evict => "<b>Evicted</b>",
                 });
-                if with_pods {
+                // A decision from an Event of an earlier version names no pod.
+                if with_pods && !decision.pod.is_empty() {
                     html.raw(": ");
                     pod_link(html, &decision.namespace, &decision.pod);
                 }

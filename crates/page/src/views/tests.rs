@@ -425,7 +425,9 @@ fn an_evicted_pod_says_for_whom_and_why() {
     let log = html("/decisions?kind=evict", Some(&view));
     assert!(log.contains(&format!(">{}</a> of ", beneficiary.workload)), "{log}");
     assert!(
-        log.contains("Reclaim: its queue holds more than its fair share") && !log.contains("class=\"tag ok\">bound"),
+        log.contains("<span class=\"why\">Reclaim: queue ")
+            && log.contains(", more than its fair share; queue ")
+            && !log.contains("class=\"tag ok\">bound"),
         "{log}"
     );
     let story = html(&format!("/pods/{}/{}", decision.namespace, decision.pod), Some(&view));
@@ -435,6 +437,30 @@ fn an_evicted_pod_says_for_whom_and_why() {
     );
     let none = html("/decisions?queue=no-such-queue", Some(&view));
     assert!(none.contains("No decisions."), "{none}");
+}
+
+#[test]
+fn an_eviction_without_the_name_of_a_pod_links_to_no_pod() {
+    let mut view = small();
+    let decisions = view.decisions.iter_mut().flatten();
+    let evictions: Vec<_> = decisions.filter(|decision| decision.beneficiary.is_some()).collect();
+    let mut gang = None;
+    for decision in evictions {
+        std::sync::Arc::make_mut(decision).pod.clear();
+        gang = Some((decision.namespace.clone(), decision.pod_group.clone().unwrap()));
+    }
+    let (namespace, pod_group) = gang.unwrap();
+    for path in [
+        format!("/gangs/{namespace}/{pod_group}"),
+        "/decisions".to_owned(),
+        "/".to_owned(),
+    ] {
+        let html = html(&path, Some(&view));
+        assert!(
+            !html.contains(&format!("href=\"/pods/{namespace}/\"")),
+            "{path}: {html}"
+        );
+    }
 }
 
 #[test]

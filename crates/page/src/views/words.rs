@@ -1,6 +1,6 @@
 //! Links, names and small pieces that several views share.
 
-use kai_view::{Decision, DecisionKind, Gang, GpuUser, PodGpus};
+use kai_view::{Decision, DecisionKind, Fairness, Gang, GpuUser, PodGpus};
 
 use crate::facts::{Facts, is_other_work};
 use crate::html::Html;
@@ -161,21 +161,32 @@ pub(crate) fn decision_cause(html: &mut Html, facts: &Facts<'_>, decision: &Deci
         html.raw(if decision.beneficiary.is_some() { ": " } else { "" })
             .text(reason);
     }
-    let fair = match (decision.kind, decision.action.as_deref()) {
-        (DecisionKind::Evict, Some("reclaim")) => {
-            "Reclaim: its queue holds more than its fair share, the other one less."
-        }
-        (DecisionKind::Evict, Some("preempt")) => {
-            "Preemption: the other workload of the same queue has a higher priority."
-        }
-        (DecisionKind::Evict, Some("consolidation")) => "Consolidation: it is moved, so that free GPUs come together.",
-        (DecisionKind::Evict, Some("stalegangeviction")) => "Its gang ran below its minimum for too long.",
-        (DecisionKind::Evict | DecisionKind::Bind | DecisionKind::Promise, _) => "",
-    };
-    if !fair.is_empty() {
-        html.raw(" <span class=\"why\">").raw(fair).raw("</span>");
+    let fair = why_fair(decision);
+    if let Some(fair) = &fair {
+        html.raw(" <span class=\"why\">").text(fair).raw("</span>");
     }
-    decision.beneficiary.is_some() || decision.reason.is_some() || !fair.is_empty()
+    decision.beneficiary.is_some() || decision.reason.is_some() || fair.is_some()
+}
+
+/// Why it was fair to evict the pod. Nothing is said of a reclaim or a preemption whose numbers are unknown.
+fn why_fair(decision: &Decision) -> Option<String> {
+    if decision.kind != DecisionKind::Evict {
+        return None;
+    }
+    if let Some(fairness) = &decision.fairness {
+        let action = match fairness {
+            Fairness::OverFairShare { .. } | Fairness::OverQuota { .. } => "Reclaim",
+            Fairness::Priority { .. } => "Preemption in one queue",
+        };
+        return Some(format!("{action}: {fairness}."));
+    }
+    let fair = match decision.action.as_deref()? {
+        "consolidation" => "Consolidation: it is moved, so that free GPUs come together.",
+        "stalegangeviction" => "Its gang ran below its minimum for too long.",
+        "backgroundpods" => "Background pods make room for every other workload.",
+        _ => return None,
+    };
+    Some(fair.to_owned())
 }
 
 /// The progress of a gang: how many pods run, start and wait, and the minimum.

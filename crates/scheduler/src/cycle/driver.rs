@@ -280,7 +280,7 @@ impl Driver {
                         message: reason.with_names(&name).to_string(),
                     };
                     if let Some(gang) = self.mirror.gang_of(pod) {
-                        evictions.add(&gang, reason);
+                        evictions.add(&gang, &evict.pod.name, reason);
                     }
                     self.mirror.assume(pod, Assumed::Evicting(now));
                     self.start_write(WriteCommand::Evict(evict));

@@ -26,11 +26,7 @@ impl World {
             let queue = json!({ "metadata": { "name": name, "uid": name }, "spec": spec });
             mirror.apply_queue(&from_value::<Queue>(queue).unwrap());
         }
-        let node = json!({
-            "metadata": { "name": "n1", "uid": "n1" },
-            "status": { "allocatable": { "cpu": "8", "memory": "32Gi", "pods": "110", "nvidia.com/gpu": "1" } },
-        });
-        mirror.apply_node(&from_value::<Node>(node).unwrap());
+        mirror.apply_node(&node("n1"));
         let mut world = World {
             mirror,
             engine: Cluster::new(),
@@ -91,10 +87,19 @@ impl World {
     }
 }
 
+fn node(name: &str) -> Node {
+    let node = json!({
+        "metadata": { "name": name, "uid": name, "labels": { "kubernetes.io/hostname": name } },
+        "status": { "allocatable": { "cpu": "8", "memory": "32Gi", "pods": "110", "nvidia.com/gpu": "1" } },
+    });
+    from_value(node).unwrap()
+}
+
+/// A pod for node n1 only.
 fn pod(name: &str, node: Option<&str>) -> Pod {
     let mut pod: Value = json!({
         "metadata": { "name": name, "namespace": "a", "uid": name, "annotations": { "pod-group-name": name } },
-        "spec": { "schedulerName": "kai-scheduler", "containers": [{ "resources": { "limits": { "nvidia.com/gpu": "1" } } }] },
+        "spec": { "schedulerName": "kai-scheduler", "nodeSelector": { "kubernetes.io/hostname": "n1" }, "containers": [{ "resources": { "limits": { "nvidia.com/gpu": "1" } } }] },
         "status": { "phase": if node.is_some() { "Running" } else { "Pending" } },
     });
     if let Some(node) = node {
@@ -110,6 +115,9 @@ fn an_eviction_names_its_beneficiary_and_action() {
     let [evict, promise] = &decisions[..] else {
         panic!("{decisions:?}")
     };
+    let side = |queue: &str, used: i64, due: i64| json!({ "queue": queue, "gpus": { "used": used, "fairShare": due, "quota": due } });
+    let fairness =
+        json!({ "rule": "overFairShare", "victim": side("lender", 1, 0), "beneficiary": side("owner", 0, 1) });
     assert_eq!(
         *evict,
         Decision {
@@ -131,6 +139,7 @@ fn an_eviction_names_its_beneficiary_and_action() {
                 queue: Some("owner".to_owned()),
             }),
             reason: Some("reclaimed for Job a/train-job (1 pod in all)".to_owned()),
+            fairness: Some(from_value(fairness).unwrap()),
         }
     );
     assert_eq!((promise.kind, promise.number), (DecisionKind::Promise, 2));
@@ -139,6 +148,19 @@ fn an_eviction_names_its_beneficiary_and_action() {
         (Some("reclaim"), Some("n1"))
     );
     assert_eq!(promise.reason.as_deref(), Some("waits for pods to leave node n1"));
+}
+
+/// The lender's fair share covers its pod, because another node is free; but the owner's quota comes first.
+#[test]
+fn a_reclaim_by_quota_says_so() {
+    let mut world = World::new();
+    world.mirror.apply_node(&node("n2"));
+    let decisions = world.cycle();
+    let rule = |fairness: &Fairness| serde_json::to_value(fairness).unwrap();
+    let side = |queue: &str, used: i64, fair_share: i64, quota: i64| json!({ "queue": queue, "gpus": { "used": used, "fairShare": fair_share, "quota": quota } });
+    let expect =
+        json!({ "rule": "overQuota", "victim": side("lender", 1, 1, 0), "beneficiary": side("owner", 0, 1, 1) });
+    assert_eq!(decisions[0].fairness.as_ref().map(rule), Some(expect), "{decisions:?}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! costs intermediate statuses, but neither memory nor bindings. `status` does the writing.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use kai_api::crd::ResourceList;
 use kai_api::{Backoff, ObjectKey};
@@ -22,8 +23,8 @@ pub(super) enum StatusKey {
     PodGroup(ObjectKey),
     /// The condition of a pod.
     Pod(ObjectKey),
-    /// An event: uid of the object, reason.
-    Event(String, &'static str),
+    /// An event: uid of the object, reason, and a number for events of which none replaces another.
+    Event(String, &'static str, u64),
     /// The fair share of a queue, by name. Last, since nothing depends on it.
     FairShare(String),
 }
@@ -68,6 +69,8 @@ pub(crate) struct StatusQueue {
     /// A plain lock: held for map operations only, never across an await.
     updates: Arc<Mutex<FxHashMap<StatusKey, StatusUpdate>>>,
     pub(super) queue: WorkQueue<StatusKey>,
+    /// The number of events that were added beside others.
+    further_events: Arc<AtomicU64>,
 }
 
 impl StatusQueue {
@@ -75,6 +78,7 @@ impl StatusQueue {
         StatusQueue {
             updates: Arc::default(),
             queue: WorkQueue::new(Backoff::default()),
+            further_events: Arc::default(),
         }
     }
 
@@ -116,7 +120,16 @@ impl StatusQueue {
     /// Adds an event, and replaces one with the same object and reason.
     pub(crate) fn add_event(&self, note: ObjectEvent) {
         self.put(
-            StatusKey::Event(note.about.uid.clone(), note.reason),
+            StatusKey::Event(note.about.uid.clone(), note.reason, 0),
+            StatusUpdate::Event(note),
+        );
+    }
+
+    /// Adds an event beside others with the same object and reason: each tells of something that happened once.
+    pub(crate) fn add_further_event(&self, note: ObjectEvent) {
+        let number = self.further_events.fetch_add(1, Ordering::Relaxed) + 1;
+        self.put(
+            StatusKey::Event(note.about.uid.clone(), note.reason, number),
             StatusUpdate::Event(note),
         );
     }
@@ -183,6 +196,30 @@ mod tests {
             panic!("annotations are in the queue")
         };
         assert_eq!(annotations, [annotation("start", Some("1")), annotation("stale", None)]);
+    }
+
+    #[test]
+    fn an_eviction_does_not_replace_another_one() {
+        let queue = StatusQueue::new();
+        let note = |message: &str| ObjectEvent {
+            about: kai_api::ObjectReference {
+                api_version: "v1".to_owned(),
+                kind: "PodGroup".to_owned(),
+                namespace: "a".to_owned(),
+                name: "g".to_owned(),
+                uid: "u".to_owned(),
+            },
+            severity: kai_cluster::Severity::Normal,
+            reason: "Evict",
+            message: message.to_owned(),
+            annotations: Vec::new(),
+        };
+        queue.add_event(note("one"));
+        queue.add_event(note("two"));
+        assert_eq!(queue.len(), 1, "other events have a newest text");
+        queue.add_further_event(note("three"));
+        queue.add_further_event(note("four"));
+        assert_eq!(queue.len(), 3);
     }
 
     #[test]

@@ -191,6 +191,7 @@ fn a_pod_that_waits_for_others_or_was_evicted() {
             gang: Arc::new(gang("g")),
             moved,
             pods: 2,
+            fairness: None,
         })
     };
     check(evicted(Action::Reclaim, false), "reclaimed for team/g (2 pods in all)");

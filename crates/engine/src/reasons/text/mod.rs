@@ -189,6 +189,7 @@ impl fmt::Display for ReasonText<'_, EvictionReason> {
                 gang,
                 moved,
                 pods,
+                fairness: _,
             } => {
                 let what = match action {
                     Action::Reclaim => "reclaimed for",

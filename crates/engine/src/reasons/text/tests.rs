@@ -137,6 +137,7 @@ fn gangs_are_called_as_the_reader_knows_them() {
         gang: Arc::new(gang),
         moved: false,
         pods: 1,
+        fairness: None,
     };
     assert_eq!(
         evicted.with_names(&name).to_string(),

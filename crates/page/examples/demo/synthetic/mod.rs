@@ -6,7 +6,9 @@ mod view;
 
 use std::sync::Arc;
 
-use kai_view::{Beneficiary, ClusterView, Decision, DecisionKind, Time, VERSION};
+use kai_view::{
+    Beneficiary, ClusterView, Decision, DecisionKind, Fairness, GpuAmount, Held, HeldAmount, HeldByQueue, Time, VERSION,
+};
 
 use nodes::{NodeKind, SimNode};
 use view::pod_gpus;
@@ -361,11 +363,15 @@ impl Simulation {
         let gang = &self.gangs[gang];
         let pod = &gang.pods[pod];
         let reason = beneficiary.as_ref().map(|other| {
-            format!(
-                "queue {} holds 12 GPUs of a fair share of 8; queue {} holds 2 of 8",
-                gang.queue,
-                other.queue.as_deref().unwrap_or_default()
-            )
+            let (kind, name) = other
+                .workload
+                .split_once(' ')
+                .unwrap_or(("pod group", &other.pod_group));
+            format!("reclaimed for {kind} {}/{name} (1 pod in all)", other.namespace)
+        });
+        let fairness = beneficiary.as_ref().map(|other| Fairness::OverFairShare {
+            victim: held(gang.queue, 12),
+            beneficiary: held(other.queue.as_deref().unwrap_or_default(), 2),
         });
         let decision = Decision {
             number: self.number,
@@ -381,8 +387,24 @@ impl Simulation {
             gpus: Some(pod_gpus(pod.ask)),
             beneficiary,
             reason,
+            fairness,
         };
         self.decisions.insert(0, Arc::new(decision));
         self.decisions.truncate(DECISIONS_MAX);
+    }
+}
+
+/// A queue that holds so many GPUs of a fair share of 8.
+fn held(queue: &str, used: i64) -> HeldByQueue {
+    let gpus = |gpus: i64| GpuAmount {
+        millionths: gpus * 1_000_000,
+    };
+    HeldByQueue {
+        queue: queue.to_owned(),
+        held: Held::Gpus(HeldAmount {
+            used: gpus(used),
+            fair_share: gpus(8),
+            quota: Some(gpus(8)),
+        }),
     }
 }
