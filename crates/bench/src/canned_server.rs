@@ -38,6 +38,11 @@ impl Size {
         self.pods.div_ceil(self.pods_per_node)
     }
 
+    /// All pods, once every slot has one.
+    pub(crate) fn pods_in_all(self) -> usize {
+        self.pods + self.waiting_gangs * PODS_PER_GROUP + self.slots
+    }
+
     fn groups(self) -> usize {
         self.pods.div_ceil(PODS_PER_GROUP)
     }
@@ -226,6 +231,10 @@ async fn answer(State(cluster): State<Arc<Cluster>>, request: Request) -> Respon
         let body = axum::body::to_bytes(request.into_body(), usize::MAX).await;
         let body = body.unwrap_or_default();
         return json_text(cluster.answer_write(&path, &body).unwrap_or(body));
+    }
+    if path == "/version" {
+        let version = json!({ "major": "1", "minor": "35", "gitVersion": "v1.35.0" });
+        return json_text(version.to_string().into());
     }
     let parameter = |name: &str| {
         let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
