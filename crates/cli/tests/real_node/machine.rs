@@ -141,8 +141,8 @@ impl Machine {
         self.agent = None;
     }
 
-    /// Starts `kai all` with the account of the manifests.
-    pub(crate) fn start_kai(&mut self) {
+    /// Starts `kai all` with the account of the manifests, and waits until it reviews pods.
+    pub(crate) async fn start_kai(&mut self) {
         let port = free_port();
         let mut command = self.kai("all", "kai-all");
         command.args(["--listen-address=", "--plugin-server-port=0"]);
@@ -155,6 +155,7 @@ impl Machine {
         ];
         command.args(flags.iter().flat_map(|flag| ["--role", flag]));
         self.kai = Some(Process::start(&self.directory, "kai-all", &mut command));
+        self.until_admission_reviews().await;
     }
 
     /// Starts the agent; kills it first if it runs.

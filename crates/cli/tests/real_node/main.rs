@@ -34,7 +34,7 @@ async fn a_node_for_real() {
         return;
     };
     manifests::apply(&machine);
-    machine.start_kai();
+    machine.start_kai().await;
     scenes::a_reservation_finds_its_gpu_by_nvml_where_the_agent_does_not_tell(&mut machine).await;
     scenes::the_kubelet_takes_the_devices(&mut machine).await;
     limits::a_node_without_cgroup_v2_has_a_lower_tier(&mut machine).await;
@@ -57,7 +57,7 @@ async fn limits_for_real() {
         return;
     };
     manifests::apply(&machine);
-    machine.start_kai();
+    machine.start_kai().await;
     limits::the_node_limits_by_the_driver(&mut machine).await;
     for runtime in limits::RUNTIMES {
         limits::a_share_is_a_limit(&mut machine, runtime).await;

@@ -73,6 +73,29 @@ pub(crate) fn ending(mut pod: Value) -> Value {
 }
 
 impl Machine {
+    /// Waits until the API server calls kai's webhooks, which it does a moment after their registration: a pod with a GPU share that it
+    /// creates before is never bound.
+    pub(crate) async fn until_admission_reviews(&self) {
+        self.until("a webhook of kai refuses a wrong fraction", async || {
+            let wrong = fraction("wrong", "nonsense");
+            match self.client.create(&Pod::RESOURCE, "default", wrong).await {
+                Ok(_) => {
+                    let now = Deletion {
+                        grace_seconds: Some(0),
+                        ..Deletion::default()
+                    };
+                    let _ = self.client.delete(Target::of::<Pod>("default", "wrong"), &now).await;
+                    None
+                }
+                Err(error) => {
+                    let text = error.to_string();
+                    (text.contains("webhook") && !text.contains("failed calling")).then_some(())
+                }
+            }
+        })
+        .await;
+    }
+
     /// Creates the pod; retries until webhooks and service accounts exist.
     pub(crate) async fn create(&self, pod: &Value) {
         let name = pod["metadata"]["name"].as_str().unwrap();
