@@ -8,7 +8,7 @@ use crate::cycle::Cycle;
 use crate::ids::{GangId, PodId};
 use crate::model::Action;
 use crate::reasons::Fairness;
-use crate::share;
+use crate::share::{self, Reclaimer};
 use crate::victims::solve::Search;
 
 /// By victim. Pods that lose nothing, because they are moved, have no entry.
@@ -18,6 +18,9 @@ impl Cycle<'_> {
     /// The rules by which the victims among the changed pods are evicted. The ledger contains the solution of the search.
     pub(crate) fn fairness_of_victims(&self, search: &Search<'_>, changed: &[PodId]) -> FairnessOfVictims {
         let mut by_gang: FxHashMap<GangId, Option<Arc<Fairness>>> = FxHashMap::default();
+        let is_placed = |pod: &PodId| self.ledger.pod(*pod).gang == Some(search.gang);
+        let placed: Vec<PodId> = changed.iter().copied().filter(is_placed).collect();
+        let reclaimer = (search.action == Action::Reclaim).then(|| search.reclaimer_for(self, &placed));
         let moves_are_free = search.action == Action::Reclaim && self.config.allow_consolidating_reclaim;
         let victims = changed.iter().copied().filter_map(|pod| {
             let row = self.ledger.pod(pod);
@@ -29,20 +32,17 @@ impl Cycle<'_> {
             .filter_map(|(pod, gang)| {
                 let fairness = by_gang
                     .entry(gang)
-                    .or_insert_with(|| self.fairness_of(search, changed, gang).map(Arc::new));
+                    .or_insert_with(|| self.fairness_of(search, reclaimer.as_ref(), gang).map(Arc::new));
                 Some((pod, fairness.clone()?))
             })
             .collect()
     }
 
-    fn fairness_of(&self, search: &Search<'_>, changed: &[PodId], victim: GangId) -> Option<Fairness> {
+    fn fairness_of(&self, search: &Search<'_>, reclaimer: Option<&Reclaimer>, victim: GangId) -> Option<Fairness> {
         match search.action {
             Action::Reclaim => {
-                let is_placed = |pod: &PodId| self.ledger.pod(*pod).gang == Some(search.gang);
-                let placed: Vec<PodId> = changed.iter().copied().filter(is_placed).collect();
-                let reclaimer = search.reclaimer_for(self, &placed);
                 let queue = self.ledger.gang(victim).queue?;
-                share::reclaim_fairness(self.ledger, &search.before, &reclaimer, queue)
+                share::reclaim_fairness(self.ledger, &search.before, reclaimer?, queue)
             }
             Action::Preempt => Some(Fairness::Priority {
                 victim: self.ledger.gang(victim).priority,
