@@ -232,7 +232,7 @@ fn probe(args: &HookArgs, driver: &dyn Driver) -> HookResult {
             line: None,
             exit_code: 0,
         },
-        MemoryLimitSupport::Missing { reason } => HookResult {
+        MemoryLimitSupport::Missing { reason } | MemoryLimitSupport::Unknown { reason } => HookResult {
             line: Some(reason),
             exit_code: 1,
         },
