@@ -522,3 +522,46 @@ async fn a_driver_that_is_away_for_a_while_lowers_no_tier() {
     }
     world.stop_agent().await;
 }
+
+#[tokio::test]
+async fn a_container_whose_hook_did_not_run_is_told_and_evicted() {
+    let Some(mut world) = World::start(&["--enforce-repair", "evict"]).await else {
+        return;
+    };
+    world.bind(World::bound());
+    let hook = world.hook().await;
+    let running = |id: &str| {
+        json!({ "containerStatuses": [{
+            "name": "main", "containerID": format!("containerd://{id}"), "state": { "running": {} },
+        }] })
+    };
+    let run_as = |world: &World, id: &str| {
+        world.api.change(|world| {
+            world.pods.get_mut("half").unwrap()["status"] = running(id);
+        });
+    };
+    // One whose hook did run is held, and nothing is said against it.
+    world.run(&hook, "held");
+    run_as(&world, "held");
+    assert!(world.event("GPULimitSet").await.contains("20000 MiB"));
+    let next = world.hook().await;
+    assert_eq!(next, hook, "the container starts again, and its runtime skips the hook");
+    run_as(&world, "skipped");
+    let told = world.event("GPULimitMissing").await;
+    assert!(told.contains("did not run the hook"), "{told}");
+    let named = |world: &Cluster| {
+        let condition = world.limits_condition.as_ref();
+        condition.is_some_and(|condition| {
+            condition["reason"] == "LimitMissing"
+                && condition["message"]
+                    .as_str()
+                    .is_some_and(|text| text.contains("team/half, container main"))
+        })
+    };
+    until("the condition", &mut world.api.world(), named).await;
+    until("the eviction", &mut world.api.world(), |world| {
+        world.evicted.contains(&"half".to_owned())
+    })
+    .await;
+    world.stop_agent().await;
+}
