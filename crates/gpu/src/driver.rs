@@ -37,11 +37,18 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// Events are delivered once, so one thread per driver should wait. Drivers without events sleep and return nothing.
     fn wait_events(&self, timeout: Duration) -> Result<Vec<HealthEvent>, GpuError>;
 
-    /// Whether the driver's library has the calls for memory limits per cgroup. `Offered` does not say that a GPU takes a limit.
+    /// Whether the driver's library has the calls for memory limits per cgroup. `Offered` does not say that a GPU takes a limit. `Unknown` while
+    /// the driver does not answer.
     fn memory_limit_support(&self) -> MemoryLimitSupport {
         MemoryLimitSupport::Missing {
             reason: NO_LIMITS.to_owned(),
         }
+    }
+
+    /// Whether the driver counts the memory of cgroups with a controller of the kernel, which the host then needs: DMEM or MISC. The fake
+    /// driver counts by itself.
+    fn counts_by_controller(&self) -> bool {
+        true
     }
 
     /// The memory limits of a cgroup on a GPU, and what the cgroup uses. `gpu` is a UUID; `cgroup` is the full path of the cgroup's

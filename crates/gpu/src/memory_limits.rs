@@ -62,6 +62,11 @@ pub enum MemoryLimitSupport {
         /// Why, in words for operators.
         reason: String,
     },
+    /// The driver does not answer, so it does not say.
+    Unknown {
+        /// Why it does not answer.
+        reason: String,
+    },
 }
 
 /// The remedy for a driver without the calls.

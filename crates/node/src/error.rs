@@ -64,7 +64,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The agent could not write its state directory.
-    #[error("keeping the agent's state in {}: {source}; mount the directory writable, or point --state-dir elsewhere", path.display())]
+    #[error("keeping the agent's state in {}: {source}; mount the directory writable, or point --state-dir elsewhere (chart value nodeAgent.stateDir)", path.display())]
     State {
         /// The file.
         path: PathBuf,

@@ -233,7 +233,9 @@ fn add_limits(registry: &mut Registry, scrape: &Scrape) {
             ("UUID", row.gpu.clone()),
             ("gpu", gpu_index(scrape, &row.gpu)),
         ];
-        limit.get_or_create(&labels).set(row.limit_bytes as f64);
+        if let Some(bytes) = row.limit_bytes {
+            limit.get_or_create(&labels).set(bytes as f64);
+        }
         if let Some(bytes) = row.used_bytes {
             used.get_or_create(&labels).set(bytes as f64);
         }
@@ -430,7 +432,7 @@ mod tests {
                 container: "main".to_owned(),
             },
             gpu: "GPU-1".to_owned(),
-            limit_bytes: 8,
+            limit_bytes: Some(8),
             used_bytes: Some(7),
             enforced: Enforced::No,
         };

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kai_gpu::Driver;
-use kai_gpu::fake::{FakeDriver, MemoryLimitCalls, Settings};
+use kai_gpu::fake::{FakeDriver, LibraryFault, MemoryLimitCalls, Settings};
 use kai_node::driver_files::cdi::{Hook, Spec};
 use kai_node::enforcement::cgroup::{CgroupPlace, CgroupVersion, MountCheck};
 use kai_node::enforcement::hook::{HookArgs, run_with};
@@ -223,6 +223,12 @@ async fn a_share_is_held_audited_and_told() {
     assert!(option(&hook, "--nvml-library").ends_with("libnvidia-ml.so.615"));
 
     // A container with a whole GPU has a hook that lifts limits, and the share does not inherit it.
+    let hooks = async {
+        while lifting_hooks(&world) != 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    within("hooks that lift limits", hooks).await;
     let whole = world.spec("kai.scheduler-gpu.json");
     let device = whole.devices.iter().find(|device| device.name == world.gpu(1)).unwrap();
     let lifting: Vec<String> = device
@@ -395,7 +401,7 @@ async fn a_restarted_agent_holds_containers_before_its_driver_answers() {
     world.stop_agent().await;
     world
         .driver
-        .change(|control| control.library = Some(kai_gpu::fake::LibraryFault::DriverNotLoaded));
+        .change(|control| control.library = Some(LibraryFault::DriverNotLoaded));
     world.start_agent();
     until("share devices", &mut world.kubelet.lists, |lists| {
         matches!(lists.get(SHARE), Some(Some(_)))
@@ -472,5 +478,90 @@ async fn the_tier_follows_what_the_driver_supports() {
             .change(|control| control.memory_limit_calls = Some(MemoryLimitCalls::Both));
         world.until_tier("driver").await;
     }
+    world.stop_agent().await;
+}
+
+#[tokio::test]
+async fn a_driver_that_is_away_for_a_while_lowers_no_tier() {
+    let Some(mut world) = World::start(&[]).await else {
+        return;
+    };
+    world.bind(World::bound());
+    let before = world.hook().await;
+    let answers = |reason: &'static str| {
+        move |world: &Cluster| {
+            let condition = world.condition.as_ref();
+            condition.is_some_and(|condition| condition["reason"] == reason)
+        }
+    };
+    for fault in [LibraryFault::DriverNotLoaded, LibraryFault::NoPermission] {
+        world.driver.change(|control| {
+            control.library = Some(fault);
+            // An absent driver has no calls either, and that decides nothing.
+            control.memory_limit_calls = Some(MemoryLimitCalls::None);
+        });
+        until(
+            "the driver's absence",
+            &mut world.api.world(),
+            answers("DriverDoesNotAnswer"),
+        )
+        .await;
+        for _ in 0..10 {
+            // The agent decides again at least once meanwhile.
+            tokio::time::sleep(world.settings.pace.refresh).await;
+            let tier = world.api.world().borrow().labels.get(TIER).cloned();
+            assert_eq!(tier.as_deref(), Some("driver"));
+            assert_eq!(world.hook().await, before, "containers are held as before");
+        }
+        world.driver.change(|control| {
+            control.library = None;
+            control.memory_limit_calls = Some(MemoryLimitCalls::Both);
+        });
+        until("the driver's return", &mut world.api.world(), answers("AllGPUsAnswer")).await;
+        assert_eq!(world.hook().await, before);
+    }
+    world.stop_agent().await;
+}
+
+#[tokio::test]
+async fn a_container_whose_hook_did_not_run_is_told_and_evicted() {
+    let Some(mut world) = World::start(&["--enforce-repair", "evict"]).await else {
+        return;
+    };
+    world.bind(World::bound());
+    let hook = world.hook().await;
+    let running = |id: &str| {
+        json!({ "containerStatuses": [{
+            "name": "main", "containerID": format!("containerd://{id}"), "state": { "running": {} },
+        }] })
+    };
+    let run_as = |world: &World, id: &str| {
+        world.api.change(|world| {
+            world.pods.get_mut("half").unwrap()["status"] = running(id);
+        });
+    };
+    // One whose hook did run is held, and nothing is said against it.
+    world.run(&hook, "held");
+    run_as(&world, "held");
+    assert!(world.event("GPULimitSet").await.contains("20000 MiB"));
+    let next = world.hook().await;
+    assert_eq!(next, hook, "the container starts again, and its runtime skips the hook");
+    run_as(&world, "skipped");
+    let told = world.event("GPULimitMissing").await;
+    assert!(told.contains("did not run the hook"), "{told}");
+    let named = |world: &Cluster| {
+        let condition = world.limits_condition.as_ref();
+        condition.is_some_and(|condition| {
+            condition["reason"] == "LimitMissing"
+                && condition["message"]
+                    .as_str()
+                    .is_some_and(|text| text.contains("team/half, container main"))
+        })
+    };
+    until("the condition", &mut world.api.world(), named).await;
+    until("the eviction", &mut world.api.world(), |world| {
+        world.evicted.contains(&"half".to_owned())
+    })
+    .await;
     world.stop_agent().await;
 }

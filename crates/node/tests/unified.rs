@@ -6,13 +6,16 @@
 mod support;
 
 use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use kai_gpu::Driver;
 use kai_gpu::fake::{FakeDriver, Settings};
 use kai_node::driver_files::cdi::{Hook, Spec};
 use kai_node::enforcement::cgroup::{CgroupPlace, MountCheck};
-use kai_node::enforcement::hook::{HookArgs, HookResult, run_with};
+use kai_node::enforcement::hook::{HookArgs, HookResult, SUBCOMMAND, run_with};
 use kai_node::enforcement::receipt::{LimitedMemory, Receipt};
 use serde_json::{Value, json};
 use support::api::{Api, World as Cluster};
@@ -184,4 +187,102 @@ async fn it_can_be_switched_off() {
         "the hook's program is not needed"
     );
     world.agent.stop().await;
+}
+
+/// A memory cgroup of this test, below that of the test's process or, on version 2, below the root.
+struct MemoryCgroup {
+    directory: PathBuf,
+    is_v1: bool,
+}
+
+impl MemoryCgroup {
+    fn create() -> Result<Self, String> {
+        let own = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
+        let v1 = own.lines().find_map(|line| {
+            line.split_once(":memory:")
+                .map(|(_, path)| path.trim_start_matches('/'))
+        });
+        let parent = match v1 {
+            Some(path) => PathBuf::from("/sys/fs/cgroup/memory").join(path),
+            None => PathBuf::from("/sys/fs/cgroup"),
+        };
+        let made = Self {
+            directory: parent.join(format!("kai-unified-{}", std::process::id())),
+            is_v1: v1.is_some(),
+        };
+        let failed = |error: std::io::Error| format!("{}: {error}", made.directory.display());
+        fs::create_dir(&made.directory).map_err(failed)?;
+        let limit = made.directory.join(made.file("memory.limit_in_bytes", "memory.max"));
+        let opened = fs::File::options().write(true).open(limit).map_err(failed);
+        opened.map(|_| made)
+    }
+
+    fn file(&self, v1: &'static str, v2: &'static str) -> &'static str {
+        if self.is_v1 { v1 } else { v2 }
+    }
+
+    fn read(&self, v1: &'static str, v2: &'static str) -> String {
+        fs::read_to_string(self.directory.join(self.file(v1, v2))).unwrap()
+    }
+}
+
+impl Drop for MemoryCgroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.directory);
+    }
+}
+
+#[test]
+fn the_kernel_holds_a_container_to_the_limit_of_the_hook() {
+    const LIMIT: u64 = 64 * MIB;
+    let cgroup = match MemoryCgroup::create() {
+        Ok(cgroup) => cgroup,
+        Err(reason) => {
+            // The test harness keeps what the macros print.
+            let words = format!("skipped: no memory cgroup can be made here: {reason}\n");
+            std::io::stderr().write_all(words.as_bytes()).unwrap();
+            return;
+        }
+    };
+    // The container's process waits for the runtime, and then wants three times its limit.
+    let mut container = Command::new("/bin/sh")
+        .args([
+            "-c",
+            "read go; head -c 200000000 /dev/zero | tail -c 200000000 >/dev/null",
+        ])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    fs::write(cgroup.directory.join("cgroup.procs"), container.id().to_string()).unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let receipt = place.path().join("receipt.json");
+    let (limit, path) = (LIMIT.to_string(), receipt.display().to_string());
+    let words = [SUBCOMMAND, "--system-memory", &limit, "--receipt", &path];
+    let args = HookArgs::of_words(&words.map(str::to_owned)).unwrap();
+    let state = json!({ "ociVersion": "1.0.2", "id": "one", "pid": container.id() }).to_string();
+    let driver = FakeDriver::new(&"orin-agx".parse::<Settings>().unwrap().seeded("n1")).unwrap();
+    let result = run_with(&args, state.as_bytes(), &driver, &CgroupPlace::default(), 1);
+    assert_eq!((result.exit_code, result.line), (0, None));
+    let receipt: Receipt = serde_json::from_slice(&fs::read(receipt).unwrap()).unwrap();
+    assert_eq!(receipt.system_memory_bytes, Some(LIMIT));
+    assert_eq!(PathBuf::from(receipt.cgroup), cgroup.directory);
+    assert_eq!(cgroup.read("memory.limit_in_bytes", "memory.max").trim(), limit);
+
+    container.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    container.wait().unwrap();
+    // How often the kernel refused memory above the limit. It ends a program then, unless it has swap.
+    let refused = cgroup.read("memory.failcnt", "memory.events");
+    let refused = refused
+        .lines()
+        .find_map(|line| line.strip_prefix("max ").unwrap_or(line).parse::<u64>().ok());
+    assert!(refused.is_some_and(|times| times > 0), "{refused:?}");
+    let used = fs::read_to_string(
+        cgroup
+            .directory
+            .join(cgroup.file("memory.max_usage_in_bytes", "memory.peak")),
+    );
+    // Kernels before 5.19 do not keep the peak of version 2.
+    if let Ok(used) = used {
+        assert!(used.trim().parse::<u64>().unwrap() <= LIMIT, "{used}");
+    }
 }

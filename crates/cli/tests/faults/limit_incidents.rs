@@ -110,6 +110,35 @@ fn an_agent_that_dies_between_preparation_and_hook_costs_no_limit() {
 }
 
 #[test]
+fn a_driver_that_is_away_for_a_while_costs_no_limit() {
+    scenario(&[able("node", "h100:2")], async |cluster| {
+        cluster.create(half("a")).await;
+        cluster.until_only_running(&["a"]).await;
+        for fault in [LimitFault::DriverGoes, LimitFault::AgentStarts] {
+            inject(cluster, fault).await;
+            assert_eq!(tier(cluster), "driver", "the last decision stays");
+        }
+        cluster.create(half("b")).await;
+        cluster
+            .until("it is refused", |cluster| {
+                message(cluster, "b").contains("DRIVER_NOT_LOADED")
+            })
+            .await;
+        pass(AUDIT_PERIOD.as_secs() * 4).await;
+        assert!(!cluster.runs("b"));
+        assert!(!is_told(cluster, "a", "GPULimitMissing"), "the driver did not say so");
+        assert_eq!(tier(cluster), "driver", "an absent driver refuses nothing");
+        inject(cluster, LimitFault::DriverReturns).await;
+        cluster.until_only_running(&["a", "b"]).await;
+        let half = half_of_an_h100(cluster);
+        assert_eq!(
+            (limits_of(cluster, "a"), limits_of(cluster, "b")),
+            (vec![half], vec![half])
+        );
+    });
+}
+
+#[test]
 fn a_driver_that_refuses_or_lies_starts_no_container() {
     scenario(&[able("node", "h100:1")], async |cluster| {
         let lie = MemoryLimitFaults {

@@ -66,7 +66,7 @@ fn pod_that_requires_a_limit(random: &mut SeededRandom, number: u64) -> Step {
 }
 
 fn fault(random: &mut SeededRandom) -> LimitFault {
-    match random.roll(12) {
+    match random.roll(15) {
         0 | 1 => LimitFault::AgentDies,
         2 => LimitFault::AgentStarts,
         3 => LimitFault::Enforce(random.of(&[Enforce::Watch, Enforce::None])),
@@ -74,6 +74,8 @@ fn fault(random: &mut SeededRandom) -> LimitFault {
         5 | 6 => LimitFault::Teardown(usize::try_from(random.roll(2)).unwrap()),
         7 | 8 => LimitFault::SlowRuntime(random.roll(2) * random.roll(20)),
         9 => LimitFault::Driver(MemoryLimitFaults::default()),
+        10 | 11 => LimitFault::DriverGoes,
+        12 => LimitFault::DriverReturns,
         _ => LimitFault::Driver(misbehaviour(random)),
     }
 }
@@ -100,7 +102,11 @@ fn misbehaviour(random: &mut SeededRandom) -> MemoryLimitFaults {
 pub(crate) fn kind(fault: &LimitFault) -> Option<&'static str> {
     match fault {
         LimitFault::AgentDies => Some("node agents killed"),
-        LimitFault::AgentStarts | LimitFault::Enforce(Enforce::Auto) | LimitFault::SlowRuntime(0) => None,
+        LimitFault::AgentStarts
+        | LimitFault::Enforce(Enforce::Auto)
+        | LimitFault::SlowRuntime(0)
+        | LimitFault::DriverReturns => None,
+        LimitFault::DriverGoes => Some("drivers away for a while"),
         LimitFault::Enforce(_) => Some("nodes with a lower tier"),
         LimitFault::Teardown(_) => Some("GPU teardowns that lose limits"),
         LimitFault::SlowRuntime(_) => Some("runtimes slow between agent and hook"),

@@ -53,17 +53,31 @@ impl Machine {
         found.next().unwrap().metadata().unwrap().modified().unwrap()
     }
 
+    /// The runtime's id of a running pod's only container.
+    async fn container(&self, name: &str) -> String {
+        self.until(&format!("{name} has a container"), async || {
+            let pod = self.pod("default", name).await?;
+            let status = &pod["status"]["containerStatuses"][0];
+            let running = status["state"]["running"].is_object();
+            let (_, id) = status["containerID"].as_str()?.split_once("://")?;
+            running.then(|| id.to_owned())
+        })
+        .await
+    }
+
+    /// What NVML shows to a program that is executed in a running pod's only container, as `kubectl exec` does.
+    pub(crate) async fn executed(&self, name: &str) -> String {
+        let id = self.container(name).await;
+        let look = format!("ctr -n k8s.io tasks exec --exec-id look {id} kai node-agent --dry-run --node-name inside");
+        let done = self.shell(&look).output().unwrap();
+        let [stdout, stderr] = [done.stdout, done.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        assert!(done.status.success(), "{look}: {stdout}{stderr}");
+        stdout
+    }
+
     /// The cgroup of a running pod's only container.
     pub(crate) async fn leaf(&self, name: &str) -> PathBuf {
-        let id = self
-            .until(&format!("{name} has a container"), async || {
-                let pod = self.pod("default", name).await?;
-                let status = &pod["status"]["containerStatuses"][0];
-                let running = status["state"]["running"].is_object();
-                let (_, id) = status["containerID"].as_str()?.split_once("://")?;
-                running.then(|| id.to_owned())
-            })
-            .await;
+        let id = self.container(name).await;
         let found = directories(Path::new(CGROUPS))
             .into_iter()
             .find(|path| path.ends_with(&id));

@@ -115,6 +115,10 @@ pub(crate) async fn a_share_is_a_limit(machine: &mut Machine, runtime: &str) {
     assert_eq!(seen_mib(&whole.text), Some(GPU_MIB), "{}", whole.text);
     assert_eq!(seen_mib(&none.text), None, "{}", none.text);
 
+    // A program that is executed later is in the container's cgroup or in one below it.
+    let executed = machine.executed("half").await;
+    assert_eq!(seen_mib(&executed), Some(GPU_MIB / 2), "{executed}");
+
     let (_, gpu) = machine.reservation().await;
     let limit = |cgroup: &PathBuf, hard_mib| Limit {
         gpu: gpu.clone(),
@@ -247,11 +251,11 @@ pub(crate) async fn an_open_policy_starts_it(machine: &mut Machine) {
     machine.delete(&["half"], 0).await;
 }
 
-pub(crate) async fn lost_limits_are_found(machine: &mut Machine) {
-    scene("the driver forgets a limit: event and metric; with --enforce-repair evict the pod is evicted");
+pub(crate) async fn a_lost_limit_is_told(machine: &mut Machine, runtime: &str) {
+    scene(&format!("{runtime}: the driver forgets a limit: event and metric"));
     start_agent(machine, &[]).await;
     machine.until_enforces("driver").await;
-    machine.create(&fraction("half", "0.5")).await;
+    machine.create(&under(runtime, fraction("half", "0.5"))).await;
     machine.event("half", "GPULimitSet", &[]).await;
     let (_, gpu) = machine.reservation().await;
     machine.control("memoryLimitCalls: both\ngpus: {'*': {memoryLimits: {teardowns: 1}}}\n");
@@ -265,7 +269,34 @@ pub(crate) async fn lost_limits_are_found(machine: &mut Machine) {
         before["metadata"]["deletionTimestamp"].is_null(),
         "nobody asked for an eviction"
     );
+    machine.delete(&["half"], 0).await;
+    machine.control(ABLE);
+}
 
+pub(crate) async fn a_hook_that_did_not_run_is_found(machine: &mut Machine, runtime: &str) {
+    scene(&format!(
+        "{runtime}: the runtime skips the hook: event, metric and condition"
+    ));
+    // The script around the runtime leaves the hooks out while this file exists.
+    let skips = machine.directory.join("runtimes/skip-hooks");
+    fs::write(&skips, "").unwrap();
+    machine.create(&under(runtime, fraction("half", "0.5"))).await;
+    let seen = machine.seen("half").await;
+    assert_eq!(seen_mib(&seen.text), Some(GPU_MIB), "{}", seen.text);
+    let said = machine
+        .event("half", "GPULimitMissing", &["did not run the hook"])
+        .await;
+    println!("   event: {said}");
+    let (_, gpu) = machine.reservation().await;
+    machine
+        .until_metric("kai_gpu_limit_enforced", &["half", &gpu], |held| held == 0.0)
+        .await;
+    fs::remove_file(&skips).unwrap();
+    machine.delete(&["half"], 0).await;
+}
+
+pub(crate) async fn a_lost_limit_ends_in_an_eviction(machine: &mut Machine) {
+    scene("with --enforce-repair evict a pod whose limit the driver forgot is evicted");
     // Evictions are no permission of the manifests: RBAC can't restrict them to the agent's node.
     let account = "--serviceaccount=kai-scheduler:kai-node-agent";
     machine.kubectl(&[
@@ -276,8 +307,6 @@ pub(crate) async fn lost_limits_are_found(machine: &mut Machine) {
         "--resource=pods/eviction",
     ]);
     machine.kubectl(&["create", "clusterrolebinding", EVICTS, "--clusterrole", EVICTS, account]);
-    machine.delete(&["half"], 0).await;
-    machine.control(ABLE);
     start_agent(machine, &["--enforce-repair", "evict"]).await;
     machine.create(&fraction("half", "0.5")).await;
     // Only a pod whose limit this agent has seen is evicted.

@@ -64,9 +64,11 @@ async fn limits_for_real() {
         limits::a_restarted_container_is_limited_again(&mut machine, runtime).await;
         limits::an_agent_that_restarts_before_the_hook_changes_nothing(&mut machine, runtime).await;
         limits::without_its_limit_a_container_does_not_start(&mut machine, runtime).await;
+        limits::a_lost_limit_is_told(&mut machine, runtime).await;
+        limits::a_hook_that_did_not_run_is_found(&mut machine, runtime).await;
     }
     limits::an_open_policy_starts_it(&mut machine).await;
-    limits::lost_limits_are_found(&mut machine).await;
+    limits::a_lost_limit_ends_in_an_eviction(&mut machine).await;
     limits::a_pod_cannot_choose_its_limit(&mut machine).await;
     machine.stop_kai();
     manifests::delete(&machine);

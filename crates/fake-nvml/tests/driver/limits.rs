@@ -123,6 +123,8 @@ fn child_gets_every_error() {
     );
     say("library: driver-not-loaded");
     assert_eq!(set(a100, &leaf, MIB), Some("DRIVER_NOT_LOADED"));
+    let absent = driver.memory_limit_support();
+    assert!(matches!(absent, MemoryLimitSupport::Unknown { .. }), "{absent:?}");
     say("memoryLimitCalls: both");
     assert_eq!(set(a100, &leaf, MIB), None, "the library is opened again");
 }

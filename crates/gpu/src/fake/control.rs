@@ -33,6 +33,9 @@ pub struct Control {
     /// Where the driver looks for the limit of a cgroup.
     #[serde(skip_serializing_if = "MemoryLimitLookup::is_default")]
     pub memory_limit_lookup: MemoryLimitLookup,
+    /// Whether the agent takes the fake driver for one that needs a cgroup controller of the kernel to count memory, as NVML does.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub memory_limits_need_controller: bool,
     /// Lines the library prints to stderr when it starts, as Tegra's libraries do.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub noise: Vec<String>,

@@ -246,12 +246,24 @@ impl Driver for FakeDriver {
         let missing = |calls: &str| MemoryLimitSupport::Missing {
             reason: format!("the fake driver lacks {calls}"),
         };
-        match self.machine.memory_limit_calls(&self.machine.control()) {
+        let control = match self.working_control("looking for the calls for memory limits") {
+            Ok(control) => control,
+            Err(error) => {
+                return MemoryLimitSupport::Unknown {
+                    reason: error.to_string(),
+                };
+            }
+        };
+        match self.machine.memory_limit_calls(&control) {
             MemoryLimitCalls::Both => MemoryLimitSupport::Offered,
             MemoryLimitCalls::SetOnly => missing(GET_CALL),
             MemoryLimitCalls::GetOnly => missing(SET_CALL),
             MemoryLimitCalls::None => missing(&format!("{SET_CALL} and {GET_CALL}")),
         }
+    }
+
+    fn counts_by_controller(&self) -> bool {
+        self.machine.control().memory_limits_need_controller
     }
 
     fn memory_limits(&self, gpu: &str, cgroup: &Path) -> Result<CgroupMemory, MemoryLimitError> {
@@ -497,6 +509,11 @@ mod tests {
         assert!(error.to_string().contains("then reported 7340032 bytes"), "{error}");
         working.set_state("0", GpuState::Lost);
         assert_eq!(set(&working, &gpu).unwrap_err().code().constant(), "GPU_IS_LOST");
+        working.change(|control| control.library = Some(LibraryFault::DriverNotLoaded));
+        let MemoryLimitSupport::Unknown { reason } = working.memory_limit_support() else {
+            panic!("an absent driver does not say")
+        };
+        assert!(reason.contains("Driver Not Loaded"), "{reason}");
         let old = driver("a100-40");
         let MemoryLimitSupport::Missing { reason } = old.memory_limit_support() else {
             panic!("driver 570 has no limits")

@@ -26,7 +26,10 @@ impl Shared {
     pub(super) fn memory_limit_support(&self) -> MemoryLimitSupport {
         let missing = |reason: String| MemoryLimitSupport::Missing { reason };
         match self.library() {
-            Err(error) => missing(error.to_string()),
+            // A driver that is away for a moment, as while it is updated, says nothing about its calls.
+            Err(error) => MemoryLimitSupport::Unknown {
+                reason: error.to_string(),
+            },
             Ok(library) => match MemoryLimitCalls::find(&library.nvml) {
                 Ok(_) => MemoryLimitSupport::Offered,
                 Err(names) => missing(lacks(&library, &names)),

@@ -10,7 +10,7 @@ use crate::allocator::inject::Mode;
 use crate::allocator::offer::Offer;
 use crate::driver_files::prepare::InjectionPlan;
 use crate::driver_files::{driver_volume, store};
-use crate::enforcement::facts::Decider;
+use crate::enforcement::facts::{Circumstances, Decider};
 use crate::enforcement::tier::decide;
 use crate::health;
 use crate::plugin_config::{ConfigStatus, load};
@@ -134,7 +134,12 @@ fn add_enforcement(
         return;
     }
     let decider = Decider::new(settings.enforcement.clone());
-    let facts = decider.facts(driver, &snapshot.inventory, plan.spec.as_ref(), None);
+    let facts = decider.facts(
+        driver,
+        &snapshot.inventory,
+        plan.spec.as_ref(),
+        Circumstances::default(),
+    );
     let decided = decide(&facts);
     line(text, "\nGPU shares:");
     line(text, &format!("  label {GPU_ENFORCEMENT}={}", decided.tier.name()));

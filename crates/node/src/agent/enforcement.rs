@@ -12,9 +12,12 @@ use super::files::LastEnforcement;
 use super::state::{Input, Snapshot};
 use crate::allocator::inject::Injection;
 use crate::driver_files::store::CdiDir;
-use crate::enforcement::facts::Decider;
+use crate::enforcement::facts::{Circumstances, Decider};
 use crate::enforcement::mps::MpsService;
 use crate::enforcement::tier::NodeEnforcement;
+
+/// Until a driver that did not answer is asked again. Its return is mostly seen by the state, and then at once.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// What the task works with.
 pub struct EnforcementTask {
@@ -37,7 +40,7 @@ pub struct EnforcementTask {
 struct Cause {
     inventory: Option<Arc<Inventory>>,
     injection: Arc<Injection>,
-    given_up: Option<String>,
+    circumstances: Circumstances,
 }
 
 /// Runs until the agent stops. `given_up` says why limits were given up, if they were.
@@ -58,17 +61,18 @@ pub async fn run(
     let mut decider = Some(decider);
     let mut sent: Option<NodeEnforcement> = None;
     let mut given_up = given_up;
+    let mut waits = false;
     loop {
         let snapshot = snapshots.borrow_and_update().clone();
         let now = cause(&snapshot, given_up.borrow_and_update().clone());
         if let Some(inventory) = now.inventory.clone()
             && let Some(mut own) = decider.take()
         {
-            let (driver, cdi, reason) = (driver.clone(), cdi.clone(), now.given_up.clone());
+            let (driver, cdi, circumstances) = (driver.clone(), cdi.clone(), now.circumstances.clone());
             // The driver and the disk may block; the agent's only thread serves the kubelet meanwhile.
             let ran = tokio::task::spawn_blocking(move || {
                 let spec = cdi.read();
-                let decided = own.decide(&*driver, &inventory, spec.as_ref(), reason);
+                let decided = own.decide(&*driver, &inventory, spec.as_ref(), circumstances);
                 (own, decided)
             });
             let (own, decided) = match ran.await {
@@ -79,7 +83,11 @@ pub async fn run(
                 }
             };
             decider = Some(own);
-            if sent.as_ref() != Some(&decided) {
+            waits = decided.is_none();
+            // A driver that is away leaves the last decision as it is.
+            if let Some(decided) = decided
+                && sent.as_ref() != Some(&decided)
+            {
                 tracing::info!(
                     summary = decided.summary(),
                     "decided how containers are held to their GPU share"
@@ -98,10 +106,10 @@ pub async fn run(
             }
         }
         tokio::select! {
-            changed = snapshots.wait_for(|snapshot| cause(snapshot, now.given_up.clone()) != now) => if changed.is_err() { return },
+            changed = snapshots.wait_for(|snapshot| cause(snapshot, now.circumstances.given_up.clone()) != now) => if changed.is_err() { return },
             Ok(()) = given_up.changed() => {}
             () = server_changed(mps.as_deref()) => {}
-            () = tokio::time::sleep(refresh) => {}
+            () = tokio::time::sleep(if waits { refresh.min(AGAIN) } else { refresh }) => {}
         }
     }
 }
@@ -120,6 +128,9 @@ fn cause(snapshot: &Snapshot, given_up: Option<String>) -> Cause {
     Cause {
         inventory: ready.then(|| snapshot.inventory.clone()),
         injection: snapshot.injection.clone(),
-        given_up,
+        circumstances: Circumstances {
+            given_up,
+            driver_problem: snapshot.driver_problem.as_ref().map(|problem| problem.reason.clone()),
+        },
     }
 }

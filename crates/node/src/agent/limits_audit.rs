@@ -19,7 +19,11 @@ use super::state::{Input, Snapshot};
 use crate::driver_call::DriverCall;
 use crate::driver_files::host_root::HostRoot;
 use crate::driver_files::store::CdiDir;
-use crate::enforcement::audit::{Answer, Audit, Audited, AuditedReceipt, LimitRow, Observation, PodEvent, answer};
+use crate::enforcement::audit::{
+    Answer, Audit, Audited, AuditedReceipt, LimitRow, Observation, PodEvent, WithoutReceipt, answer,
+};
+use crate::enforcement::hook::HookArgs;
+use crate::enforcement::limits::GpuLimit;
 use crate::enforcement::program::ProgramDir;
 use crate::enforcement::receipt::{ContainerName, Receipt};
 use crate::enforcement::receipt_dir::ReceiptDir;
@@ -105,7 +109,7 @@ pub async fn run(
             true => podresources::list(&config.pod_resources).await.ok(),
             false => None,
         };
-        let observed = observer.observe(&config, &client, &receipts, &snapshot, allocations.as_deref());
+        let observed = observer.observe(&config, &client, &receipts, &snapshot, allocations.as_deref(), is_paced);
         let observation = Observation {
             now_seconds: started_seconds + started.elapsed().as_secs(),
             ..observed.await
@@ -160,8 +164,8 @@ fn limits_memory(snapshot: &Snapshot) -> bool {
 #[derive(Default)]
 struct Observer {
     calls: DriverCall,
-    /// Containers that run without a limit, by pod and share device: each is read once.
-    unlimited: BTreeMap<(String, String, String), ContainerName>,
+    /// Containers that run without a receipt, by namespace, pod and share device.
+    without_receipt: BTreeMap<(String, String, String), WithoutReceipt>,
 }
 
 impl Observer {
@@ -173,6 +177,7 @@ impl Observer {
         receipts: &ReceiptDir,
         snapshot: &Snapshot,
         allocations: Option<&[DeviceAllocation]>,
+        is_paced: bool,
     ) -> Observation {
         let shares: Option<Vec<&DeviceAllocation>> = allocations.map(|allocations| {
             let all = allocations.iter();
@@ -196,24 +201,31 @@ impl Observer {
                 .map(|(share_device, receipt)| unasked(&host, share_device, receipt))
                 .collect();
             let has_receipt = |id: &String| audited.iter().any(|audited| audited.share_device == *id);
-            let hooked: BTreeSet<String> = wanted
-                .into_iter()
-                .filter(|id| has_receipt(id) || has_hook(&cdi, id))
+            let without_receipt = wanted.into_iter().filter(|id| !has_receipt(id));
+            let promised: BTreeMap<String, Option<Vec<GpuLimit>>> = without_receipt
+                .map(|id| {
+                    let promised = promised_limits(&cdi, &id);
+                    (id, promised)
+                })
                 .collect();
-            (audited, hooked, own.take_failed_lifts())
+            (audited, promised, own.take_failed_lifts())
         });
-        let (audited, hooked, failed_lifts) = read.await.unwrap_or_default();
+        let (audited, promised, failed_lifts) = read.await.unwrap_or_default();
         let receipts = self.ask(config, audited).await;
-        let unlimited = match (limits_memory, shares) {
-            (true, Some(shares)) => self.unlimited(client, &shares, &hooked).await,
-            (true, None) | (false, _) => Vec::new(),
-        };
+        match (limits_memory, shares) {
+            (true, Some(shares)) => self.find_without_receipt(client, &shares, &promised, is_paced).await,
+            // While the kubelet does not answer, the last list stays, but for containers whose receipt has come.
+            (true, None) => self
+                .without_receipt
+                .retain(|(_, _, device), _| !receipts.iter().any(|audited| audited.share_device == *device)),
+            (false, _) => self.without_receipt.clear(),
+        }
         Observation {
             now_seconds: 0,
             limits_memory,
             receipts,
             held,
-            unlimited,
+            without_receipt: self.without_receipt.values().cloned().collect(),
             failed_lifts,
         }
     }
@@ -250,43 +262,77 @@ impl Observer {
         audited
     }
 
-    /// Running containers with a share device that have neither a receipt nor a spec with the hook: they started before the tier.
-    async fn unlimited(
+    /// Notes the running containers with a share device and without a receipt. `promised` has the share devices without a receipt, and the
+    /// limits of the hooks in their specs. The pod of a container from before the tier is read once. A container whose hook should have run
+    /// may be starting, so its pod is read in each audit without a cause of its own.
+    async fn find_without_receipt(
         &mut self,
         client: &Client,
         shares: &[&DeviceAllocation],
-        hooked: &BTreeSet<String>,
-    ) -> Vec<ContainerName> {
-        let mut found = BTreeMap::new();
+        promised: &BTreeMap<String, Option<Vec<GpuLimit>>>,
+        is_paced: bool,
+    ) {
+        let mut before = std::mem::take(&mut self.without_receipt);
         for allocation in shares {
             let Some(device) = allocation.device_ids.first() else {
                 continue;
             };
-            if allocation.device_ids.iter().any(|id| hooked.contains(id)) {
-                continue;
-            }
-            let key = (allocation.namespace.clone(), allocation.pod.clone(), device.clone());
-            if let Some(known) = self.unlimited.remove(&key) {
-                found.insert(key, known);
-                continue;
-            }
-            let target = Target::of::<Pod>(&allocation.namespace, &allocation.pod);
-            let Ok(Some(pod)) = client.get_value(target).await else {
+            let Some(promised) = promised.get(device) else {
                 continue;
             };
-            if is_running(&pod, &allocation.container) {
-                let name = ContainerName {
-                    namespace: allocation.namespace.clone(),
-                    pod: allocation.pod.clone(),
-                    uid: pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned(),
-                    container: allocation.container.clone(),
-                };
-                found.insert(key, name);
+            let key = (allocation.namespace.clone(), allocation.pod.clone(), device.clone());
+            let known = before.remove(&key).filter(|known| known.promised == *promised);
+            match (known, promised.is_some() && is_paced) {
+                (Some(known), false) => {
+                    self.without_receipt.insert(key, known);
+                }
+                (None, false) if promised.is_some() => {}
+                (known, _) => {
+                    let target = Target::of::<Pod>(&allocation.namespace, &allocation.pod);
+                    let found = match client.get_value(target).await {
+                        Ok(Some(pod)) => running_without_receipt(&pod, &allocation.container, promised, known),
+                        Ok(None) => None,
+                        Err(_) => known,
+                    };
+                    if let Some(found) = found {
+                        self.without_receipt.insert(key, found);
+                    }
+                }
             }
         }
-        self.unlimited = found;
-        self.unlimited.values().cloned().collect()
     }
+}
+
+/// A container without a receipt, if its pod says that it runs. `known` is what the audit before found.
+fn running_without_receipt(
+    pod: &Value,
+    container: &str,
+    promised: &Option<Vec<GpuLimit>>,
+    known: Option<WithoutReceipt>,
+) -> Option<WithoutReceipt> {
+    let container_id = running_id(pod, container)?;
+    let gpus = pod["metadata"]["annotations"][keys::RECEIVED_GPUS]
+        .as_str()
+        .unwrap_or_default();
+    let audits = known
+        .filter(|known| known.container_id == container_id)
+        .map_or(0, |known| known.audits);
+    Some(WithoutReceipt {
+        container: ContainerName {
+            namespace: pod["metadata"]["namespace"].as_str().unwrap_or_default().to_owned(),
+            pod: pod["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
+            uid: pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned(),
+            container: container.to_owned(),
+        },
+        container_id,
+        gpus: gpus
+            .split(',')
+            .filter(|gpu| !gpu.is_empty())
+            .map(str::to_owned)
+            .collect(),
+        promised: promised.clone(),
+        audits: audits + 1,
+    })
 }
 
 /// A receipt before the driver is asked. The path is the host's; here the host's `/` may be elsewhere.
@@ -308,20 +354,22 @@ fn answers(driver: &dyn Driver, host: &HostRoot, receipt: &Receipt) -> Vec<Answe
         .collect()
 }
 
-/// Whether the spec of a share device has the hook.
-fn has_hook(cdi: &CdiDir, share_device: &str) -> bool {
-    cdi.read_share_device(share_device).is_some_and(|spec| {
-        let mut devices = spec.devices.iter();
-        devices.any(|device| !device.container_edits.hooks.is_empty())
-    })
+/// The limits of the hook in the spec of a share device; `None` without a spec or a hook.
+fn promised_limits(cdi: &CdiDir, share_device: &str) -> Option<Vec<GpuLimit>> {
+    let spec = cdi.read_share_device(share_device)?;
+    let hooks = spec.devices.iter().flat_map(|device| &device.container_edits.hooks);
+    let mut own = hooks.filter_map(|hook| HookArgs::of_words(&hook.args).ok());
+    own.next().map(|args| args.gpus)
 }
 
-fn is_running(pod: &Value, container: &str) -> bool {
+/// The runtime's id of a container that runs, by its pod's status.
+fn running_id(pod: &Value, container: &str) -> Option<String> {
     let statuses = ["containerStatuses", "initContainerStatuses"];
     let mut all = statuses
         .iter()
         .flat_map(|list| pod["status"][*list].as_array().into_iter().flatten());
-    all.any(|status| status["name"] == container && status["state"]["running"].is_object())
+    let running = all.find(|status| status["name"] == container && status["state"]["running"].is_object())?;
+    Some(running["containerID"].as_str().unwrap_or_default().to_owned())
 }
 
 /// Records the events, and evicts pods.

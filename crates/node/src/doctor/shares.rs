@@ -7,7 +7,7 @@ use super::facts::{ClusterView, Facts};
 use super::report::Report;
 use crate::driver_files::files::DriverFiles;
 use crate::driver_files::host_root::HostRoot;
-use crate::enforcement::cgroup::{CGROUP_ROOT, CgroupVersion};
+use crate::enforcement::cgroup::{CGROUP_ROOT, CgroupVersion, LimitController};
 use crate::enforcement::facts::gpu_facts;
 use crate::enforcement::hold::EnforcePolicy;
 use crate::enforcement::tier::{Enforce, NodeEnforcement, TierFacts, driver_obstacles, persistence_warning};
@@ -27,13 +27,15 @@ pub(super) fn tier_facts(
         .libraries
         .iter()
         .find(|library| library.names.iter().any(|name| name == "libnvidia-ml.so.1"));
+    let cgroups = host.local_path(CGROUP_ROOT);
     TierFacts {
         policy: EnforcePolicy::default(),
         enforce: Enforce::Driver,
         mode: Default::default(),
         share_devices: SHARE_DEVICES_DEFAULT,
         calls: driver.memory_limit_support(),
-        cgroup: CgroupVersion::at(&host.local_path(CGROUP_ROOT)),
+        cgroup: CgroupVersion::at(&cgroups),
+        controller: driver.counts_by_controller().then(|| LimitController::at(&cgroups)),
         gpus: inventory
             .devices
             .iter()
@@ -171,6 +173,10 @@ mod tests {
         assert!(able[0].1.contains("(tier driver)"), "{able:?}");
         let old = lines(&facts("a100-40:1", |limits| limits.cgroup = CgroupVersion::V1));
         assert!(old[0].1.contains("cgroup version 1"), "{old:?}");
+        let bare = lines(&facts("a100-40:1", |limits| {
+            limits.controller = Some(LimitController::Absent)
+        }));
+        assert!(bare[0].1.contains("boot a kernel with CONFIG_CGROUP_DMEM"), "{bare:?}");
         let jetson = lines(&facts("orin-agx:1", |_| {}));
         assert!(
             jetson[0].1.contains("no memory of its own") && jetson[1].1.contains("nvmap"),

@@ -1,5 +1,5 @@
-//! Compares what the hook left with what the driver says: a limit that is gone or different is reported, and by option the pod is evicted.
-//! Also counts failures of the hook, and names containers that started before the node had limits. Pure; `agent::limits_audit` collects
+//! Compares what the hook left with what the driver says: a limit that is gone or different is reported, and by option the pod is evicted. So
+//! is a container whose hook did not run. Also counts failures of the hook, and names containers that started before the node had limits. Pure; `agent::limits_audit` collects
 //! the observations and carries out what follows. The audit never sets a limit.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +20,10 @@ pub const EVICT_AFTER: Duration = Duration::from_secs(30);
 /// Seconds until an eviction is tried again: the API server may refuse it because of a disruption budget.
 const EVICT_AGAIN_SECONDS: u64 = 60;
 
+/// A container that runs without a receipt in so many audits has had its hook skipped. In the first one the pod's status may still be that
+/// of the container before, whose receipt is removed.
+pub const HOOK_SKIPPED_AUDITS: u32 = 2;
+
 /// A receipt of this age, in seconds, was there before the agent started, and an earlier agent told about it.
 const NEWS_SECONDS_MAX: u64 = 120;
 
@@ -29,6 +33,9 @@ pub const EVENT_SET: &str = "GPULimitSet";
 pub const EVENT_MISSING: &str = "GPULimitMissing";
 /// The reason of the event: the hook could not set a limit.
 pub const EVENT_FAILED: &str = "GPULimitFailed";
+
+/// Why a container that runs without a receipt has no limit.
+const HOOK_SKIPPED: &str = "the container runtime did not run the hook that limits it, or the hook's receipt is gone";
 
 /// The driver's answer about a limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,6 +90,27 @@ pub struct AuditedReceipt {
     pub answers: Vec<Answer>,
 }
 
+/// A running container with a share device and without a receipt, while the node limits memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WithoutReceipt {
+    /// The container.
+    pub container: ContainerName,
+    /// The runtime's id of the container. A restarted container has another one.
+    pub container_id: String,
+    /// UUIDs of its GPUs, as its pod says.
+    pub gpus: Vec<String>,
+    /// The limits of the hook in the container's spec. `None` if no spec has a hook: the container started before the node had limits.
+    pub promised: Option<Vec<GpuLimit>>,
+    /// In how many audits it was seen so.
+    pub audits: u32,
+}
+
+impl WithoutReceipt {
+    fn key(&self) -> (String, String) {
+        (self.container.uid.clone(), self.container_id.clone())
+    }
+}
+
 /// What one audit sees.
 #[derive(Debug, Clone, Default)]
 pub struct Observation {
@@ -94,8 +122,8 @@ pub struct Observation {
     pub receipts: Vec<AuditedReceipt>,
     /// Share devices that the kubelet lists; `None` while it does not answer.
     pub held: Option<BTreeSet<String>>,
-    /// Running containers with a share device that started without the hook, while the node limits memory.
-    pub unlimited: Vec<ContainerName>,
+    /// Running containers without a receipt.
+    pub without_receipt: Vec<WithoutReceipt>,
     /// What hooks left since the last audit that could not lift the limits of a container with a whole GPU, by GPU.
     pub failed_lifts: Vec<(String, Receipt)>,
 }
@@ -107,8 +135,8 @@ pub struct LimitRow {
     pub container: ContainerName,
     /// UUID of the GPU.
     pub gpu: String,
-    /// The promised limit.
-    pub limit_bytes: u64,
+    /// The promised limit; `None` if the container started before the node had limits.
+    pub limit_bytes: Option<u64>,
     /// What the container uses, if the driver says so.
     pub used_bytes: Option<u64>,
     /// Whether the limit is in force.
@@ -129,7 +157,7 @@ pub enum Enforced {
 /// What the node's condition says about limits. It changes seldom, unlike the use of memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LimitsSummary {
-    /// Containers whose limit is gone or different, or could not be set, with the reason.
+    /// Containers whose limit is gone or different, or was not set, with the reason.
     pub broken: Vec<String>,
     /// Containers that started before the node had limits.
     pub unlimited: Vec<String>,
@@ -172,6 +200,18 @@ pub struct Audited {
 }
 
 impl Audited {
+    /// The limits that a container was promised and does not have, for metrics.
+    fn add_unlimited(&mut self, container: &ContainerName, promised: &[GpuLimit]) {
+        let promised = promised.iter().filter(|limit| limit.hard_bytes.is_some());
+        self.rows.extend(promised.map(|limit| LimitRow {
+            container: container.clone(),
+            gpu: limit.gpu.clone(),
+            limit_bytes: limit.hard_bytes,
+            used_bytes: None,
+            enforced: Enforced::No,
+        }));
+    }
+
     fn count_failure(&mut self, failure: &Failure) {
         self.failures
             .push(failure.code.clone().unwrap_or_else(|| "other".to_owned()));
@@ -202,6 +242,15 @@ struct Known {
     evicted_at: Option<u64>,
 }
 
+/// What was done about a container whose hook did not run.
+#[derive(Debug, Clone, Copy)]
+struct Skipped {
+    /// When its owner was told.
+    told_at: u64,
+    /// When the pod was last to be evicted.
+    evicted_at: Option<u64>,
+}
+
 /// What the audit remembers.
 #[derive(Debug)]
 pub struct Audit {
@@ -209,6 +258,8 @@ pub struct Audit {
     evict_after: Duration,
     started_seconds: u64,
     known: BTreeMap<String, Known>,
+    /// Containers whose hook did not run, by the pod's UID and the container's id.
+    skipped: BTreeMap<(String, String), Skipped>,
     /// UIDs of the pods whose limits the driver refused since it last limited one.
     refused_pods: BTreeSet<String>,
 }
@@ -221,6 +272,7 @@ impl Audit {
             evict_after: EVICT_AFTER,
             started_seconds,
             known: BTreeMap::new(),
+            skipped: BTreeMap::new(),
             refused_pods: BTreeSet::new(),
         }
     }
@@ -259,6 +311,7 @@ impl Audit {
             {
                 // The hook did not come as far as the cgroup, so the container counts as long as its pod holds the share device.
                 audited.summary.broken.push(shown_broken(receipt, &failure.message));
+                audited.add_unlimited(&receipt.receipt.container, &failure.promised);
             }
         }
         for (gpu, receipt) in &observation.failed_lifts {
@@ -277,7 +330,11 @@ impl Audit {
             .collect();
         self.known
             .retain(|share_device, _| present.contains(share_device) && !audited.remove.contains(share_device));
-        audited.summary.unlimited = observation.unlimited.iter().map(ContainerName::shown).collect();
+        for found in &observation.without_receipt {
+            self.check_without_receipt(found, observation, &mut audited);
+        }
+        self.skipped
+            .retain(|key, _| observation.without_receipt.iter().any(|found| found.key() == *key));
         if self.refused_pods.len() >= REFUSED_PODS_MAX {
             audited.give_up = Some(format!(
                 "the driver refused the limits of {} pods in a row (event {EVENT_FAILED} of the last one has the cause); repair the \
@@ -342,6 +399,69 @@ impl Audit {
         });
     }
 
+    /// A container without a receipt: nothing limits it.
+    fn check_without_receipt(&mut self, found: &WithoutReceipt, observation: &Observation, result: &mut Audited) {
+        let container = &found.container;
+        let Some(promised) = &found.promised else {
+            result.summary.unlimited.push(container.shown());
+            // A pod that does not say on which GPU it is has a row nevertheless.
+            let unknown = [String::new()];
+            let gpus = if found.gpus.is_empty() {
+                &unknown[..]
+            } else {
+                &found.gpus
+            };
+            result.rows.extend(gpus.iter().map(|gpu| LimitRow {
+                container: container.clone(),
+                gpu: gpu.clone(),
+                limit_bytes: None,
+                used_bytes: None,
+                enforced: Enforced::No,
+            }));
+            return;
+        };
+        if found.audits < HOOK_SKIPPED_AUDITS {
+            return;
+        }
+        result.add_unlimited(container, promised);
+        result
+            .summary
+            .broken
+            .push(format!("{}: {HOOK_SKIPPED}", container.shown()));
+        let now = observation.now_seconds;
+        let Some(mut skipped) = self.skipped.get(&found.key()).copied() else {
+            result.events.push(PodEvent {
+                container: container.clone(),
+                severity: Severity::Warning,
+                reason: EVENT_MISSING,
+                message: format!(
+                    "container {} is not held to its GPU memory: {HOOK_SKIPPED}; use a runtime class whose runtime runs hooks (runc or crun), \
+                     and delete the pod, so that a new one gets its limit",
+                    container.container
+                ),
+            });
+            let told = Skipped {
+                told_at: now,
+                evicted_at: None,
+            };
+            self.skipped.insert(found.key(), told);
+            return;
+        };
+        if self.evicts(observation, Some(skipped.told_at), skipped.evicted_at) {
+            skipped.evicted_at = Some(now);
+            self.skipped.insert(found.key(), skipped);
+            result.evict.push(container.clone());
+        }
+    }
+
+    /// Whether a pod is evicted now whose limit is gone since this second, and that was last to be evicted then.
+    fn evicts(&self, observation: &Observation, gone_since: Option<u64>, evicted_at: Option<u64>) -> bool {
+        let seconds_from = |at: u64| observation.now_seconds.saturating_sub(at);
+        let is_gone = gone_since.is_some_and(|since| seconds_from(since) >= self.evict_after.as_secs());
+        let is_due = evicted_at.is_none_or(|at| seconds_from(at) >= EVICT_AGAIN_SECONDS);
+        self.repair == Repair::Evict && observation.limits_memory && is_gone && is_due
+    }
+
     fn check(&mut self, audited: &AuditedReceipt, observation: &Observation, result: &mut Audited) {
         let receipt = &audited.receipt;
         let mut broken = receipt.failure.as_ref().map(|failure| failure.message.clone());
@@ -372,13 +492,16 @@ impl Audit {
                 result.rows.push(LimitRow {
                     container: receipt.container.clone(),
                     gpu: limit.gpu.clone(),
-                    limit_bytes,
+                    limit_bytes: Some(limit_bytes),
                     used_bytes,
                     enforced,
                 });
             }
         }
-        let Some(known) = self.known.get_mut(&audited.share_device) else {
+        if let Some(failure) = &receipt.failure {
+            result.add_unlimited(&receipt.container, &failure.promised);
+        }
+        let Some(mut known) = self.known.get(&audited.share_device).cloned() else {
             return;
         };
         let all_held = !receipt.limits.is_empty()
@@ -393,12 +516,7 @@ impl Audit {
         match (broken, known.told) {
             (Some(problem), Told::Broken) => {
                 result.summary.broken.push(shown_broken(audited, &problem));
-                let gone_seconds = known.broken_since.map(|since| now.saturating_sub(since));
-                let is_gone = gone_seconds.is_some_and(|seconds| seconds >= self.evict_after.as_secs());
-                let is_due = known
-                    .evicted_at
-                    .is_none_or(|at| now.saturating_sub(at) >= EVICT_AGAIN_SECONDS);
-                if self.repair == Repair::Evict && observation.limits_memory && is_gone && is_due {
+                if self.evicts(observation, known.broken_since, known.evicted_at) {
                     known.evicted_at = Some(now);
                     result.evict.push(receipt.container.clone());
                 }
@@ -434,6 +552,7 @@ impl Audit {
             }
             (None, Told::Nothing | Told::Broken | Told::Set) => {}
         }
+        self.known.insert(audited.share_device.clone(), known);
     }
 }
 

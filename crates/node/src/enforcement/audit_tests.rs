@@ -29,6 +29,7 @@ fn failed(id: &str, code: Option<&str>, started: bool) -> AuditedReceipt {
         memory: LimitedMemory::Gpu,
         message: "no permission".to_owned(),
         started,
+        promised: vec![GpuLimit::hard("GPU-1", 1 << 30)],
     });
     failed
 }
@@ -206,15 +207,20 @@ fn a_container_that_the_policy_let_in_is_broken_and_not_evicted() {
     for _ in 0..2 {
         let result = audit.step(&seen(vec![failed("a", Some("UNKNOWN"), true)]));
         assert_eq!((result.summary.broken.len(), result.evict.len()), (1, 0));
+        assert_eq!(rows(&result), [("GPU-1", Some(1 << 30), Enforced::No)]);
     }
     let result = audit.step(&seen(vec![failed("b", Some("UNKNOWN"), false)]));
-    assert!(result.summary.broken.is_empty(), "it does not run");
+    assert!(
+        result.summary.broken.is_empty() && result.rows.is_empty(),
+        "it does not run"
+    );
     // The driver did not answer in time, so the receipt has no cgroup.
     let mut unknown_place = failed("c", Some("TIMEOUT"), true);
     unknown_place.receipt.cgroup.clear();
     unknown_place.cgroup_exists = false;
     let mut observation = seen(vec![unknown_place]);
-    assert!(audit.step(&observation).summary.broken[0].contains("team/half"));
+    let result = audit.step(&observation);
+    assert!(result.summary.broken[0].contains("team/half") && result.rows.len() == 1);
     observation.held = Some(BTreeSet::new());
     assert!(audit.step(&observation).summary.broken.is_empty(), "its pod is gone");
 }
@@ -257,11 +263,70 @@ fn a_lift_that_failed_is_counted_and_logged_and_says_nothing_about_the_tier() {
     assert_eq!((audited.events.len(), audited.give_up), (0, None));
 }
 
+fn without_receipt(promised: Option<Vec<GpuLimit>>, audits: u32) -> WithoutReceipt {
+    WithoutReceipt {
+        container: receipt("a").container,
+        container_id: "containerd://a".to_owned(),
+        gpus: vec!["GPU-1".to_owned(), "GPU-2".to_owned()],
+        promised,
+        audits,
+    }
+}
+
+/// GPU, limit and state of each row.
+fn rows(audited: &Audited) -> Vec<(&str, Option<u64>, Enforced)> {
+    let rows = audited.rows.iter();
+    rows.map(|row| (row.gpu.as_str(), row.limit_bytes, row.enforced))
+        .collect()
+}
+
 #[test]
-fn containers_from_before_the_tier_are_named() {
+fn containers_from_before_the_tier_are_named_and_have_rows() {
+    let mut audit = Audit::new(Repair::Evict, 1000);
     let mut observation = seen(Vec::new());
-    observation.unlimited.push(receipt("a").container);
-    let result = Audit::new(Repair::None, 1000).step(&observation);
-    assert_eq!(result.summary.unlimited, ["team/half, container main"]);
-    assert!(result.events.is_empty());
+    observation.without_receipt.push(without_receipt(None, 1));
+    for _ in 0..2 {
+        let result = audit.step(&observation);
+        assert_eq!(result.summary.unlimited, ["team/half, container main"]);
+        assert_eq!(
+            rows(&result),
+            [("GPU-1", None, Enforced::No), ("GPU-2", None, Enforced::No)]
+        );
+        assert!(result.events.is_empty() && result.evict.is_empty() && result.summary.broken.is_empty());
+        observation.now_seconds += 1000;
+    }
+    observation.without_receipt[0].gpus.clear();
+    assert_eq!(rows(&audit.step(&observation)), [("", None, Enforced::No)]);
+}
+
+#[test]
+fn a_container_whose_hook_did_not_run_is_told_and_evicted_by_option() {
+    let found = |audits, now_seconds| Observation {
+        without_receipt: vec![without_receipt(Some(vec![GpuLimit::hard("GPU-1", 1 << 30)]), audits)],
+        ..seen_at(now_seconds, Vec::new())
+    };
+    for (repair, evictions) in [(Repair::Evict, [0, 0, 0, 1, 0, 1]), (Repair::None, [0; 6])] {
+        let mut audit = Audit::new(repair, 1000);
+        let first = audit.step(&found(1, 1000));
+        assert!(
+            first.events.is_empty() && first.rows.is_empty() && first.summary.broken.is_empty(),
+            "the container may be starting: {first:?}"
+        );
+        let told = audit.step(&found(2, 1030));
+        assert_eq!(reasons(&told), [EVENT_MISSING]);
+        assert!(
+            told.events[0].message.contains("did not run the hook") && told.events[0].message.contains("runc or crun"),
+            "{told:?}"
+        );
+        let mut evicted = Vec::new();
+        for now in [1030, 1031, 1059, 1060, 1119, 1120] {
+            let result = audit.step(&found(3, now));
+            assert_eq!(rows(&result), [("GPU-1", Some(1 << 30), Enforced::No)]);
+            assert!(result.events.is_empty() && result.summary.broken[0].contains("team/half"));
+            evicted.push(result.evict.len());
+        }
+        assert_eq!(evicted, evictions);
+        audit.step(&seen(Vec::new()));
+        assert_eq!(reasons(&audit.step(&found(2, 1200))), [EVENT_MISSING], "another time");
+    }
 }

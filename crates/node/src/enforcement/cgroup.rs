@@ -40,6 +40,39 @@ impl CgroupVersion {
     }
 }
 
+/// The kernel's controller with which the driver counts the memory of cgroups. The driver chooses when it is loaded: DMEM if the kernel has it,
+/// else MISC.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LimitController {
+    /// Device memory.
+    Dmem,
+    /// Miscellaneous scalars.
+    Misc,
+    /// The kernel has neither, or they are disabled.
+    Absent,
+    /// The list can't be read, for this reason.
+    Unknown(String),
+}
+
+impl LimitController {
+    /// Reads the controllers of the v2 hierarchy at `root`. Those of the root are the kernel's.
+    pub fn at(root: &Path) -> Self {
+        match fs::read_to_string(root.join("cgroup.controllers")) {
+            Ok(names) => Self::among(&names),
+            Err(error) => LimitController::Unknown(error.to_string()),
+        }
+    }
+
+    fn among(names: &str) -> Self {
+        let has = |controller: &str| names.split_whitespace().any(|name| name == controller);
+        match (has("dmem"), has("misc")) {
+            (true, _) => LimitController::Dmem,
+            (false, true) => LimitController::Misc,
+            (false, false) => LimitController::Absent,
+        }
+    }
+}
+
 /// Why a container has no cgroup directory that the driver takes.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
@@ -309,6 +342,35 @@ mod tests {
             CgroupVersion::at(Path::new("/nonexistent")),
             CgroupVersion::Unknown(_)
         ));
+    }
+
+    #[test]
+    fn the_drivers_controller_is_in_the_kernels_list() {
+        for (host, names, controller) in [
+            (
+                "kernel 6.14",
+                "cpuset cpu io memory hugetlb pids rdma misc dmem",
+                LimitController::Dmem,
+            ),
+            (
+                "kernel 6.14 with cgroup_disable=dmem",
+                "cpuset cpu io memory hugetlb pids rdma misc",
+                LimitController::Misc,
+            ),
+            (
+                "kernel 5.10",
+                "cpuset cpu io memory hugetlb pids rdma",
+                LimitController::Absent,
+            ),
+            ("version 2 beside version 1", "hugetlb", LimitController::Absent),
+            ("no controller", "", LimitController::Absent),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            fs::write(root.path().join("cgroup.controllers"), format!("{names}\n")).unwrap();
+            assert_eq!(LimitController::at(root.path()), controller, "{host}");
+        }
+        let missing = LimitController::at(Path::new("/nonexistent"));
+        assert!(matches!(missing, LimitController::Unknown(_)), "{missing:?}");
     }
 
     #[test]

@@ -4,15 +4,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kai_gpu::{Device, Driver, Inventory, MemoryKind, MigMode};
+use kai_gpu::{Device, Driver, Inventory, MemoryKind, MemoryLimitSupport, MigMode};
 
-use super::cgroup::{CGROUP_ROOT, CgroupVersion};
+use super::cgroup::{CGROUP_ROOT, CgroupVersion, LimitController};
 use super::hold::EnforcePolicy;
 use super::mps::{self, MpsService};
 use super::program::{HookProgram, InstalledProgram, ProgramDir, ProgramFiles};
 use super::promise::UnifiedMemoryLimit;
 use super::receipt_dir::ReceiptDir;
-use super::tier::{Enforce, GpuFacts, HookSetup, NodeEnforcement, OwnMemory, TierFacts, decide, needs_program};
+use super::tier::{
+    Enforce, GpuFacts, HookSetup, NodeEnforcement, OwnMemory, TierFacts, awaits_driver, decide, needs_program,
+};
 use super::watch::{self, ProcessFiles};
 use crate::allocator::inject::Mode;
 use crate::driver_files::cdi::Spec;
@@ -48,6 +50,15 @@ pub struct EnforcementSettings {
     pub launcher: PathBuf,
 }
 
+/// What the agent knows beside the node and its driver.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Circumstances {
+    /// Why limits were given up: the driver refused them too often.
+    pub given_up: Option<String>,
+    /// Why the driver does not answer, if it does not. Its library may still be open and have the calls.
+    pub driver_problem: Option<String>,
+}
+
 /// What the decision follows from, for one driver.
 #[derive(Debug)]
 pub struct Decider {
@@ -76,15 +87,19 @@ impl Decider {
         Self { mps, ..self }
     }
 
-    /// Decides by what this node holds containers. `spec` is that of the whole GPUs on disk.
+    /// Decides by what this node holds containers. `spec` is that of the whole GPUs on disk. `None` if the driver does not answer: then the
+    /// last decision stays.
     pub fn decide(
         &mut self,
         driver: &dyn Driver,
         inventory: &Inventory,
         spec: Option<&Spec>,
-        given_up: Option<String>,
-    ) -> NodeEnforcement {
-        let mut facts = self.facts(driver, inventory, spec, given_up);
+        circumstances: Circumstances,
+    ) -> Option<NodeEnforcement> {
+        let mut facts = self.facts(driver, inventory, spec, circumstances);
+        if awaits_driver(&facts) {
+            return None;
+        }
         if let Some(mps) = &self.mps {
             facts.mps = mps.ability(inventory);
         }
@@ -93,6 +108,13 @@ impl Decider {
             facts.program = Some(self.program(facts.library.as_deref(), inventory));
         }
         let mut decided = decide(&facts);
+        // The driver may have gone since it was asked, so that the processes on its GPUs were not listed or the hook's program failed.
+        if !decided.why_not_higher.is_empty() {
+            facts.calls = answer_now(driver, inventory);
+            if awaits_driver(&facts) {
+                return None;
+            }
+        }
         let program = match (decided.tier.limits_memory(), &facts.program) {
             (true, Some(Ok(program))) => Some(program.clone()),
             (true, Some(Err(_)) | None) => None,
@@ -120,7 +142,7 @@ impl Decider {
             receipts: receipts.path().to_owned(),
             policy: self.settings.policy,
         });
-        decided
+        Some(decided)
     }
 
     /// The facts, without the hook's program. Reads only.
@@ -129,16 +151,25 @@ impl Decider {
         driver: &dyn Driver,
         inventory: &Inventory,
         spec: Option<&Spec>,
-        given_up: Option<String>,
+        circumstances: Circumstances,
     ) -> TierFacts {
         let settings = &self.settings;
+        let cgroups = HostRoot::new(&settings.host_root).local_path(CGROUP_ROOT);
+        let Circumstances {
+            given_up,
+            driver_problem,
+        } = circumstances;
         TierFacts {
             enforce: settings.enforce,
             policy: settings.policy,
             mode: settings.mode,
             share_devices: settings.share_devices,
-            calls: driver.memory_limit_support(),
-            cgroup: CgroupVersion::at(&HostRoot::new(&settings.host_root).local_path(CGROUP_ROOT)),
+            calls: match driver_problem {
+                Some(reason) => MemoryLimitSupport::Unknown { reason },
+                None => driver.memory_limit_support(),
+            },
+            cgroup: CgroupVersion::at(&cgroups),
+            controller: driver.counts_by_controller().then(|| LimitController::at(&cgroups)),
             gpus: inventory
                 .devices
                 .iter()
@@ -208,6 +239,17 @@ impl Decider {
             .install(&files)
             .map_err(words)?;
         InstalledProgram::of(program).map_err(words)
+    }
+}
+
+/// Whether the driver still answers, and has the calls.
+fn answer_now(driver: &dyn Driver, inventory: &Inventory) -> MemoryLimitSupport {
+    let probed = inventory.devices.first().map(|device| driver.probe(&device.uuid));
+    match probed {
+        Some(Err(error)) if error.is_driver_gone() => MemoryLimitSupport::Unknown {
+            reason: error.to_string(),
+        },
+        Some(Ok(()) | Err(_)) | None => driver.memory_limit_support(),
     }
 }
 

@@ -158,6 +158,10 @@ pub fn failure(error: &HoldError, request: &HoldRequest) -> Failure {
         message: error.to_string(),
         // The limit of system memory is no promise of the tier: kubelet and kernel cope without it.
         started: request.policy == EnforcePolicy::Open || of_system_memory,
+        promised: match of_system_memory {
+            true => Vec::new(),
+            false => request.limits.clone(),
+        },
     }
 }
 

@@ -131,12 +131,27 @@ pub fn run(args: HookArgs, input: impl Read + Send + 'static) -> HookResult {
     if args.probe {
         return probe(&args, &driver);
     }
+    if let Some(refused) = without_work(&args) {
+        return refused;
+    }
     let place = CgroupPlace {
         proc: args.proc.clone(),
         root: args.cgroup_root.clone(),
         check: MountCheck::Version2,
     };
     run_within(DRIVER_MAX, &args, input, driver, place)
+}
+
+/// The result of a command line that limits nothing: the agent writes none, so the spec was damaged.
+fn without_work(args: &HookArgs) -> Option<HookResult> {
+    let has_none = args.gpus.is_empty() && args.system_memory.is_none();
+    has_none.then(|| HookResult {
+        line: Some(format!(
+            "kai: the hook of {} has neither --gpu nor --system-memory, so it limits nothing; delete the pod, so that its spec is written anew",
+            args.request().container.shown()
+        )),
+        exit_code: u8::from(args.policy != EnforcePolicy::Open),
+    })
 }
 
 /// Runs the hook, and gives a driver up that does not answer before the deadline.
@@ -232,7 +247,7 @@ fn probe(args: &HookArgs, driver: &dyn Driver) -> HookResult {
             line: None,
             exit_code: 0,
         },
-        MemoryLimitSupport::Missing { reason } => HookResult {
+        MemoryLimitSupport::Missing { reason } | MemoryLimitSupport::Unknown { reason } => HookResult {
             line: Some(reason),
             exit_code: 1,
         },
@@ -321,6 +336,42 @@ mod tests {
         assert_eq!(result.exit_code, 0);
         assert!(result.line.unwrap().contains("is not limited"));
         assert!(receipt.failure.unwrap().started);
+    }
+
+    #[test]
+    fn a_container_whose_receipt_cannot_be_written_counts_as_not_held() {
+        use std::os::unix::fs::PermissionsExt;
+        let place = tempfile::tempdir().unwrap();
+        let directory = place.path().join("limits");
+        std::fs::create_dir(&directory).unwrap();
+        // Others could write receipts there.
+        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o777)).unwrap();
+        for (policy, exit_code) in [("closed", 1), ("open", 0)] {
+            let path = directory.join("share-1.json").display().to_string();
+            let words = [SUBCOMMAND, "--gpu", "GPU-1=5", "--policy", policy, "--receipt", &path];
+            let args = HookArgs::of_words(&words.map(str::to_owned)).unwrap();
+            let held = super::super::receipt_dir::tests::receipt("one");
+            let result = finish(&args, &held);
+            assert_eq!(result.exit_code, exit_code, "{policy}");
+            let line = result.line.unwrap();
+            assert!(
+                line.contains("is limited, but without a receipt") && line.contains("writable by root only"),
+                "{line}"
+            );
+        }
+        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_hook_that_limits_nothing_fails() {
+        for (policy, exit_code) in [("closed", 1), ("open", 0)] {
+            let args =
+                HookArgs::of_words(&[SUBCOMMAND, "--policy", policy, "--pod", "half"].map(str::to_owned)).unwrap();
+            let result = run(args, std::io::empty());
+            assert_eq!(result.exit_code, exit_code, "{policy}");
+            assert!(result.line.unwrap().contains("neither --gpu nor --system-memory"));
+        }
     }
 
     #[test]

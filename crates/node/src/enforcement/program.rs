@@ -46,7 +46,7 @@ pub enum ProgramError {
         source: io::Error,
     },
     /// The copy does not run.
-    #[error("running the hook's program {}: {problem}; mount the file system of the state directory without noexec, or point --state-dir elsewhere", path.display())]
+    #[error("running the hook's program {}: {problem}; mount the file system of the state directory without noexec, or point --state-dir elsewhere (chart value nodeAgent.stateDir)", path.display())]
     DoesNotRun {
         /// The program.
         path: PathBuf,

@@ -98,4 +98,7 @@ pub struct Failure {
     pub message: String,
     /// Whether the container started nevertheless (policy `open`).
     pub started: bool,
+    /// The limits that the container was promised and does not have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub promised: Vec<GpuLimit>,
 }

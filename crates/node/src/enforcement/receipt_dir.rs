@@ -182,7 +182,8 @@ impl ReceiptDir {
         self.directory.join(format!("{share_device}{SUFFIX}"))
     }
 
-    /// All receipts by share device, sorted. Files that are no receipts are left out: the audit then misses a receipt, and says so.
+    /// All receipts by share device, sorted. Files that are no receipts are left out: the audit then finds a container
+    /// without a receipt, and says so.
     pub fn read(&self) -> Vec<(String, Receipt)> {
         let Ok(directory) = open_directory(&self.directory) else {
             return Vec::new();

@@ -7,7 +7,7 @@ use kai_api::EnforcementTier;
 use kai_gpu::MemoryLimitSupport;
 use serde::{Deserialize, Serialize};
 
-use super::cgroup::CgroupVersion;
+use super::cgroup::{CgroupVersion, LimitController};
 use super::hold::EnforcePolicy;
 use super::program::HookProgram;
 use crate::allocator::inject::Mode;
@@ -92,6 +92,8 @@ pub struct TierFacts {
     pub calls: MemoryLimitSupport,
     /// What is mounted for cgroups.
     pub cgroup: CgroupVersion,
+    /// The kernel's controller that the driver counts with. `None` if the driver needs none.
+    pub controller: Option<LimitController>,
     /// The GPUs.
     pub gpus: Vec<GpuFacts>,
     /// NVML's path on the host, if the CDI spec has it.
@@ -227,6 +229,17 @@ pub fn decide(facts: &TierFacts) -> NodeEnforcement {
     }
 }
 
+/// Whether the driver's answer is needed for a decision, and the driver does not answer. A driver that is away for a moment lowers no tier:
+/// containers would start without the limits that they were promised.
+pub fn awaits_driver(facts: &TierFacts) -> bool {
+    let depends = match facts.enforce {
+        Enforce::Auto | Enforce::Driver | Enforce::Watch => true,
+        // The multi-process server has a service of its own that knows whether it serves.
+        Enforce::Mps | Enforce::None => false,
+    };
+    depends && matches!(facts.calls, MemoryLimitSupport::Unknown { .. })
+}
+
 /// Whether the hook's program decides about the tier: nothing else is in the way.
 pub fn needs_program(facts: &TierFacts) -> bool {
     facts.enforce.candidates().contains(&EnforcementTier::Driver) && other_driver_obstacles(facts).is_empty()
@@ -270,8 +283,11 @@ fn other_driver_obstacles(facts: &TierFacts) -> Vec<String> {
             gpu.index
         ));
     } else if !shared.is_empty() {
-        if let MemoryLimitSupport::Missing { reason } = &facts.calls {
-            obstacles.push(reason.clone());
+        match &facts.calls {
+            MemoryLimitSupport::Offered => {}
+            MemoryLimitSupport::Missing { reason } | MemoryLimitSupport::Unknown { reason } => {
+                obstacles.push(reason.clone());
+            }
         }
         if facts.library.is_none() {
             obstacles.push(
@@ -280,7 +296,7 @@ fn other_driver_obstacles(facts: &TierFacts) -> Vec<String> {
         }
     }
     match &facts.cgroup {
-        CgroupVersion::V2 => {}
+        CgroupVersion::V2 => obstacles.extend(facts.controller.as_ref().and_then(controller_obstacle)),
         CgroupVersion::V1 => obstacles.push(cgroup_remedy("the node has cgroup version 1")),
         CgroupVersion::Hybrid => obstacles.push(cgroup_remedy("the node has cgroup version 2 beside version 1 only")),
         CgroupVersion::Unknown(error) => obstacles.push(format!(
@@ -288,6 +304,20 @@ fn other_driver_obstacles(facts: &TierFacts) -> Vec<String> {
         )),
     }
     obstacles
+}
+
+fn controller_obstacle(controller: &LimitController) -> Option<String> {
+    match controller {
+        LimitController::Dmem | LimitController::Misc => None,
+        LimitController::Absent => Some(
+            "the kernel has neither of the cgroup controllers that the driver counts with, DMEM and MISC; boot a kernel with \
+             CONFIG_CGROUP_DMEM (6.14 or newer) or CONFIG_CGROUP_MISC, without cgroup_disable= for it"
+                .to_owned(),
+        ),
+        LimitController::Unknown(error) => Some(format!(
+            "the kernel's cgroup controllers are not known (/sys/fs/cgroup/cgroup.controllers: {error})"
+        )),
+    }
 }
 
 fn cgroup_remedy(problem: &str) -> String {
@@ -331,6 +361,7 @@ mod tests {
             share_devices: 512,
             calls: MemoryLimitSupport::Offered,
             cgroup: CgroupVersion::V2,
+            controller: Some(LimitController::Misc),
             gpus: vec![gpu(0), gpu(1)],
             library: Some("/usr/lib/libnvidia-ml.so.1".to_owned()),
             program: None,
@@ -376,6 +407,18 @@ mod tests {
                 &|facts| facts.cgroup = CgroupVersion::Unknown("gone".to_owned()),
                 Watch,
                 "not known (/sys/fs/cgroup: gone)",
+            ),
+            (&|facts| facts.controller = Some(LimitController::Dmem), Driver, ""),
+            (&|facts| facts.controller = None, Driver, ""),
+            (
+                &|facts| facts.controller = Some(LimitController::Absent),
+                Watch,
+                "DMEM and MISC; boot a kernel with CONFIG_CGROUP_DMEM",
+            ),
+            (
+                &|facts| facts.controller = Some(LimitController::Unknown("gone".to_owned())),
+                Watch,
+                "cgroup.controllers: gone",
             ),
             (
                 &|facts| facts.mode = Mode::Mounts,
@@ -470,6 +513,25 @@ mod tests {
         }
         for enforce in [Enforce::Mps, Enforce::Watch, Enforce::None] {
             assert_eq!(lost(enforce, EnforcePolicy::Closed), EnforcePolicy::Open);
+        }
+    }
+
+    #[test]
+    fn a_driver_that_does_not_answer_decides_nothing() {
+        for (enforce, awaits) in [
+            (Enforce::Auto, true),
+            (Enforce::Driver, true),
+            (Enforce::Watch, true),
+            (Enforce::Mps, false),
+            (Enforce::None, false),
+        ] {
+            let mut facts = TierFacts { enforce, ..able() };
+            assert!(!awaits_driver(&facts));
+            facts.calls = MemoryLimitSupport::Unknown {
+                reason: "Driver Not Loaded".to_owned(),
+            };
+            assert_eq!(awaits_driver(&facts), awaits, "{enforce:?}");
+            assert!(!needs_program(&facts));
         }
     }
 

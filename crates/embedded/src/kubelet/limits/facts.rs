@@ -7,7 +7,7 @@ use kai_gpu::Driver;
 use kai_gpu::fake::FakeDriver;
 
 use super::LimitedContainer;
-use super::node::{Agent, Container, NodeLimits};
+use super::node::{Agent, Container, NodeLimits, Presence};
 
 impl NodeLimits {
     /// The running containers with what the driver has for them.
@@ -33,7 +33,8 @@ impl NodeLimits {
     /// How long the agent has been able to notice that the container lost a limit.
     fn noticeable_for(&self, container: &Container) -> Option<Duration> {
         let lost_at = container.lost_at?;
-        let sees = self.agent == Agent::Running && self.faults.get_code.is_none();
+        let reads = self.presence == Presence::Present && self.faults.get_code.is_none();
+        let sees = self.agent == Agent::Running && reads;
         sees.then(|| lost_at.max(self.sees_since).elapsed())
     }
 

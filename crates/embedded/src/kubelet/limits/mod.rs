@@ -51,7 +51,7 @@ pub struct LimitedContainer {
     pub uid: String,
     /// The pod's node.
     pub node: String,
-    /// The node's tier when the agent prepared the container.
+    /// The node's tier when the agent prepared the container; while the driver was away, the tier before.
     pub tier: EnforcementTier,
     /// The hard limit in the driver's record for the container's own cgroup, in bytes by GPU; `None` = no limit.
     pub limits: Vec<(String, Option<u64>)>,
@@ -72,6 +72,10 @@ pub enum LimitFault {
     Driver(MemoryLimitFaults),
     /// A GPU is torn down: the driver forgets all limits on it.
     Teardown(usize),
+    /// The driver does not answer, as while it is updated. Its limits stay.
+    DriverGoes,
+    /// The driver answers again.
+    DriverReturns,
     /// The agent is started again with another wish of the operator.
     Enforce(Enforce),
     /// Seconds of virtual time between the agent's preparation of a container and the hook.
@@ -134,6 +138,7 @@ impl Kubelets {
     /// Ends all faults of a node's limits. Limits that the driver forgot stay forgotten.
     pub async fn heal_limits(&self, node: &str) -> Result<(), String> {
         for fault in [
+            LimitFault::DriverReturns,
             LimitFault::Driver(MemoryLimitFaults::default()),
             LimitFault::Enforce(Enforce::Auto),
             LimitFault::SlowRuntime(0),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use kai_api::{EnforcementTier, ObjectKey, Pod};
-use kai_gpu::fake::{FakeDriver, MemoryLimitFaults, Settings};
+use kai_gpu::fake::{FakeDriver, LibraryFault, MemoryLimitFaults, Settings};
 use kai_gpu::{Driver, Inventory, MemoryKind, MemoryLimitSupport, MemoryLimits};
 use kai_node::allocator::inject::Mode;
 use kai_node::enforcement::audit::Audit;
@@ -37,6 +37,13 @@ pub(super) enum Agent {
     Dead,
 }
 
+/// Whether the node's driver answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Presence {
+    Present,
+    Away,
+}
+
 /// A container with a GPU share.
 #[derive(Debug)]
 pub(super) struct Container {
@@ -59,6 +66,11 @@ pub(in crate::kubelet) struct NodeLimits {
     pub(super) teardowns: BTreeMap<String, u32>,
     pub(super) enforce: Enforce,
     pub(super) enforcement: NodeEnforcement,
+    /// Whether the driver answers.
+    pub(super) presence: Presence,
+    /// The tier that the agent decided when the driver last answered. The law of limits takes it for the node's, whatever the agent
+    /// decides while the driver is away.
+    pub(super) due_tier: EnforcementTier,
     pub(super) agent: Agent,
     pub(super) slow_runtime_seconds: u64,
     /// By uid of the pod.
@@ -88,7 +100,7 @@ impl NodeLimits {
         let driver = FakeDriver::new(settings).map_err(|error| error.to_string())?;
         let directory = match driver.memory_limit_support() {
             MemoryLimitSupport::Offered => Some(directories()?),
-            MemoryLimitSupport::Missing { .. } => None,
+            MemoryLimitSupport::Missing { .. } | MemoryLimitSupport::Unknown { .. } => None,
         };
         let mut limits = NodeLimits {
             directory,
@@ -97,6 +109,8 @@ impl NodeLimits {
             teardowns: BTreeMap::new(),
             enforce: Enforce::Auto,
             enforcement: NodeEnforcement::switched_off(),
+            presence: Presence::Present,
+            due_tier: EnforcementTier::None,
             agent: Agent::Running,
             slow_runtime_seconds: 0,
             containers: BTreeMap::new(),
@@ -124,7 +138,7 @@ impl NodeLimits {
         self.driver.machine().inventory()
     }
 
-    /// Decides the tier, as the agent does when it starts.
+    /// Decides the tier, as the agent does when it starts and when the driver changes.
     pub(super) fn decide(&mut self) {
         let devices = &self.inventory().devices;
         let gpus = devices.iter().map(|device| GpuFacts {
@@ -143,6 +157,7 @@ impl NodeLimits {
             share_devices: SHARE_DEVICES,
             calls: self.driver.memory_limit_support(),
             cgroup: CgroupVersion::V2,
+            controller: None,
             gpus: gpus.collect(),
             library: Some("libnvidia-ml.so.1 of the fake GPUs".to_owned()),
             program: None,
@@ -150,6 +165,9 @@ impl NodeLimits {
             watch: Err("simulated containers use no GPU memory".to_owned()),
             given_up: self.given_up.clone(),
         };
+        if tier::awaits_driver(&facts) {
+            return;
+        }
         let mut decided = tier::decide(&facts);
         let directory = self
             .directory
@@ -157,6 +175,9 @@ impl NodeLimits {
             .filter(|_| decided.tier == EnforcementTier::Driver);
         decided.hook = directory.map(|directory| self.hook_setup(directory.path()));
         self.enforcement = decided;
+        if self.presence == Presence::Present {
+            self.due_tier = self.enforcement.tier;
+        }
     }
 
     fn hook_setup(&self, directory: &Path) -> HookSetup {
@@ -191,6 +212,8 @@ impl NodeLimits {
                 self.enforce = *enforce;
                 self.start_agent(now_seconds);
             }
+            LimitFault::DriverGoes => self.set_presence(Presence::Away),
+            LimitFault::DriverReturns => self.set_presence(Presence::Present),
             LimitFault::SlowRuntime(seconds) => self.slow_runtime_seconds = *seconds,
         }
     }
@@ -200,7 +223,27 @@ impl NodeLimits {
         self.agent = Agent::Running;
         self.audit = Audit::new(Repair::None, now_seconds);
         self.given_up = None;
-        self.decide();
+        // A new agent decides nothing before the driver has answered. Until then the last run's decision holds.
+        if self.presence == Presence::Present {
+            self.decide();
+        }
+    }
+
+    fn set_presence(&mut self, presence: Presence) {
+        self.presence = presence;
+        self.apply_presence(presence);
+        if self.agent == Agent::Running {
+            self.decide();
+        }
+    }
+
+    fn apply_presence(&self, presence: Presence) {
+        self.driver.change(|control| {
+            control.library = match presence {
+                Presence::Present => None,
+                Presence::Away => Some(LibraryFault::DriverNotLoaded),
+            };
+        });
     }
 
     fn tear_down(&mut self, gpu: &str) {
@@ -233,9 +276,15 @@ impl NodeLimits {
         if misbehaves {
             self.apply(&honest);
         }
+        if self.presence == Presence::Away {
+            self.apply_presence(Presence::Present);
+        }
         let answer = call(&self.driver);
         if misbehaves {
             self.apply(&self.faults);
+        }
+        if self.presence == Presence::Away {
+            self.apply_presence(Presence::Away);
         }
         answer
     }
@@ -270,7 +319,7 @@ impl NodeLimits {
         Ok(PreparedSpec {
             pod: ObjectKey::new(pod.metadata.namespace(), pod.metadata.plain_name()),
             gpus: gpus.to_vec(),
-            tier: self.enforcement.tier,
+            tier: self.due_tier,
             hooks: hooks.into_iter().collect(),
         })
     }

@@ -9,7 +9,7 @@ pub(in crate::kubelet) struct PreparedSpec {
     pub(super) pod: ObjectKey,
     /// UUIDs of the container's GPUs.
     pub(super) gpus: Vec<String>,
-    /// The node's tier at that time.
+    /// The tier that the node owed its containers at that time.
     pub(super) tier: EnforcementTier,
     pub(super) hooks: Vec<Hook>,
 }
