@@ -206,10 +206,7 @@ async fn request_and_limit_of_a_container_are_admitted_translated_and_fixed() {
     for (annotations, words) in [
         (json!({request("side"): "4Gi"}), "the pod has no container"),
         (json!({request("main"): "4096"}), "is not an amount of GPU memory"),
-        (
-            json!({request("main"): "4Gi", limit: "1Gi"}),
-            "is not above the request",
-        ),
+        (json!({request("main"): "4Gi", limit: "1Gi"}), "is below the request"),
         (json!({"gpu-fraction": "0.5", limit: "1Gi"}), "write gpu-fraction.limit"),
     ] {
         refused(
