@@ -197,7 +197,7 @@ impl<'a> GpuShareAnnotations<'a> {
                 return Ok(limit);
             }
             let (limit, request) = (shorten(text), fraction.to_string());
-            Err(at(key, GpuShareError::LimitTooLow { limit, request }))
+            Err(at(key, GpuShareError::LimitNotAbove { limit, request }))
         };
         same_limit(of_pod.map(|of_pod| (of_pod, read(of_pod))), of_container, read)
     }
@@ -207,7 +207,7 @@ impl<'a> GpuShareAnnotations<'a> {
             true => Ok(limit_mib),
             false => {
                 let (limit, request) = (shorten(text), format!("{request_mib}Mi"));
-                Err(at(key, GpuShareError::LimitTooLow { limit, request }))
+                Err(at(key, GpuShareError::LimitBelow { limit, request }))
             }
         };
         let of_pod = self.memory_limit.map(|text| (keys::GPU_MEMORY_LIMIT, text));
@@ -236,9 +236,7 @@ impl<'a> GpuShareAnnotations<'a> {
             GpuRequest::Memory { mib, .. } => self.created_with_memory(*mib),
             GpuRequest::None | GpuRequest::Whole { .. } | GpuRequest::Mig { .. } => {
                 let portion = self.portion_key();
-                portion.map_or(Ok(()), |key| Err(at(key, GpuShareError::PortionWithoutFraction)))?;
-                let mode = self.compute_mode.map(|found| found.key);
-                mode.map_or(Ok(()), |key| Err(at(key, GpuShareError::WithoutShare)))
+                portion.map_or(Ok(()), |key| Err(at(key, GpuShareError::PortionWithoutFraction)))
             }
         }
     }
@@ -285,6 +283,12 @@ impl<'a> GpuShareAnnotations<'a> {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// The key of a compute mode in a pod without a GPU share, where it has no effect. KAI admits it, too.
+    pub(crate) fn idle_mode(&self) -> Option<&'a str> {
+        let mode = self.compute_mode.filter(|_| self.share_key().is_none());
+        mode.map(|found| found.key)
     }
 
     /// The name in `gpu-fraction-container-name`.

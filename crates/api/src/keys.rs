@@ -463,12 +463,30 @@ pub const GPU_REQUEST_ANNOTATIONS: KeySet = KeySet {
         CONTAINER_PORTION_LIMIT,
     ],
 };
+/// The keys of annotations for one container that some program reads or writes.
+const CONTAINER_ANNOTATIONS: [ContainerKey; 5] = [
+    CONTAINER_MEMORY_REQUEST,
+    CONTAINER_MEMORY_LIMIT,
+    CONTAINER_COMPUTE_MODE,
+    CONTAINER_PORTION_LIMIT,
+    CONTAINER_DEVICES,
+];
 /// Keys of a pod's GPU request that make it one with a GPU share: a part of a GPU.
 pub const GPU_SHARE_ANNOTATIONS: KeySet = KeySet {
     exact: &[GPU_FRACTION, GPU_MEMORY, GPU_MEMORY_LIMIT],
     prefixes: &[],
     containers: &[CONTAINER_MEMORY_REQUEST, CONTAINER_MEMORY_LIMIT],
 };
+
+/// Whether an annotation looks like one for a container, and nothing reads it: a misspelt key requests no GPU.
+pub(crate) fn is_unknown_of_container(key: &str) -> bool {
+    CONTAINER_ANNOTATIONS
+        .iter()
+        .any(|pattern| key.starts_with(pattern.prefix))
+        && CONTAINER_ANNOTATIONS
+            .iter()
+            .all(|pattern| pattern.container(key).is_none())
+}
 
 /// Both lists in one, of `N` keys in all.
 const fn joined<const N: usize>(first: &[&'static str], second: &[&'static str]) -> [&'static str; N] {

@@ -4,12 +4,16 @@
 use crate::crd::Preemptibility;
 use crate::duration::parse_duration;
 use crate::error::FieldError;
+use crate::gpu_share_annotations::GpuShareAnnotations;
 use crate::pod::Pod;
 use crate::{Error, Problem, keys};
+use kai_engine::reasons::GpuShareError;
 
 pub(crate) const IGNORED: &str = "the value is ignored";
 /// The effect of a topology without a level. The engine looks up the topology all the same.
 pub(crate) const PLACED_ANYWHERE: &str = "the pods are placed anywhere, and wait if the topology does not exist";
+/// Unknown annotations for containers that are reported of one pod: each becomes a warning of the API server.
+const UNKNOWN_KEYS_MAX: usize = 4;
 /// The effect of an unknown priority class in the spec of a pod. A pod that exists is older than the deletion of its class.
 const CLASS_OF_SPEC: &str = "the value is ignored; an API server refuses new pods with it";
 
@@ -81,6 +85,23 @@ impl Pod {
         Some(in_labels(keys::TASK_PRIORITY, error).of(self.named(), IGNORED))
     }
 
+    /// Annotations of a GPU share that have no effect: misspelt keys for a container, and a compute mode without a share.
+    pub fn ignored_share_annotations(&self) -> Vec<Problem> {
+        let annotations = &self.metadata.annotations;
+        let unknown = annotations
+            .iter()
+            .map(|(key, _)| key)
+            .filter(|key| keys::is_unknown_of_container(key));
+        let unknown = unknown
+            .take(UNKNOWN_KEYS_MAX)
+            .map(|key| (key, GpuShareError::UnknownKey));
+        let idle = GpuShareAnnotations::of(annotations).idle_mode();
+        unknown
+            .chain(idle.map(|key| (key, GpuShareError::WithoutShare)))
+            .map(|(key, error)| in_annotations(key, Error::GpuShare(error)).of(self.named(), IGNORED))
+            .collect()
+    }
+
     fn named(&self) -> String {
         format!("Pod {}", self.metadata.qualified_name())
     }
@@ -123,6 +144,7 @@ mod tests {
         let problems = pod.ignored_values(|class| class == "train").into_iter();
         problems
             .chain(pod.ignored_task_priority())
+            .chain(pod.ignored_share_annotations())
             .map(|problem| problem.to_string())
             .collect()
     }
@@ -178,9 +200,35 @@ mod tests {
                 "Pod a/p: metadata.annotations.kai.scheduler/topology-required-placement: a level is named without a topology; name \
                  the topology beside it (the value is ignored)",
             ),
+            (
+                "{}",
+                r#"{"gpu-fraction":"0.5","nvidia.com/container.main.gpu-memory.limits":"8Gi"}"#,
+                "Pod a/p: metadata.annotations.nvidia.com/container.main.gpu-memory.limits: nothing reads this key; known for CONTAINER \
+                 are nvidia.com/container.CONTAINER.gpu-memory.request, .gpu-memory.limit and .gpu-compute.mode, and \
+                 kai.scheduler/container.CONTAINER.gpu-memory.portion.limit (the value is ignored)",
+            ),
+            (
+                "{}",
+                r#"{"nvidia.com/container.main.gpu-compute.mode":"sm-sharing"}"#,
+                "Pod a/p: metadata.annotations.nvidia.com/container.main.gpu-compute.mode: it is for pods that share a GPU; remove it, or \
+                 add gpu-fraction or gpu-memory (the value is ignored)",
+            ),
         ] {
             assert_eq!(told(labels, annotations), [expect]);
         }
+    }
+
+    #[test]
+    fn a_few_misspelt_keys_are_told() {
+        let known = r#"{"nvidia.com/container.main.gpu-memory.request":"4Gi","nvidia.com/container.main.gpu-memory.limit":"8Gi",
+            "nvidia.com/container.main.gpu-compute.mode":"time-slicing","nvidia.com/container.main.gpus.devices":"GPU-1",
+            "nvidia.com/gpu.deploy.driver":"x","kai.scheduler/container":"y"}"#;
+        assert_eq!(told("{}", known), [""; 0]);
+        let unknown: Vec<String> = (0..9)
+            .map(|number| format!(r#""kai.scheduler/container.c{number}.gpu":"1""#))
+            .collect();
+        let all = told("{}", &format!("{{{}}}", unknown.join(",")));
+        assert_eq!(all.len(), UNKNOWN_KEYS_MAX);
     }
 
     #[test]

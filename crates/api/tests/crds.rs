@@ -186,6 +186,11 @@ fn what_is_refused() {
             ".spec.global.gpuSharingMode",
         ),
         (
+            "Config",
+            json!({ "queueController": { "enforceQuotaViolation": "Refuse" } }),
+            ".spec.queueController.enforceQuotaViolation",
+        ),
+        (
             "BindRequest",
             json!({ "predictedNUMAZones": [{ "zone": "0" }] }),
             ".spec.predictedNUMAZones[0]",

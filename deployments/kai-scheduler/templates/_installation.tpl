@@ -64,7 +64,9 @@ create-queues.yaml: |
 {{- with .Values.podgrouper.args }}{{ $_ := set $podGrouper "args" . }}{{ end }}
 {{- $_ := set $spec "podGrouper" $podGrouper }}
 {{- $_ := set $spec "podGroupController" (include "kai.component" (dict "root" . "values" .Values.podgroupcontroller) | fromYaml) }}
-{{- $_ := set $spec "queueController" (include "kai.component" (dict "root" . "values" .Values.queuecontroller) | fromYaml) }}
+{{- $queues := include "kai.component" (dict "root" . "values" .Values.queuecontroller) | fromYaml }}
+{{- if ne .Values.queuecontroller.enforceQuotaViolation "Warning" }}{{ $_ := set $queues "enforceQuotaViolation" .Values.queuecontroller.enforceQuotaViolation }}{{ end }}
+{{- $_ := set $spec "queueController" $queues }}
 {{- with .Values.prometheus.externalPrometheusUrl }}{{ $_ := set $spec "prometheus" (dict "externalPrometheusUrl" .) }}{{ end }}
 {{- range $key, $value := $spec }}
 {{- if not $value }}{{ $_ := unset $spec $key }}{{ end }}

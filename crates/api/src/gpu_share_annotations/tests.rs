@@ -136,11 +136,11 @@ fn amounts_that_are_none() {
     );
     created(
         &[(REQUEST, "8Gi"), (LIMIT, "8191Mi")],
-        "is not above the request \"8192Mi\"",
+        "the limit \"8191Mi\" is below the request \"8192Mi\"",
     );
     created(
         &[("gpu-memory", "4096"), ("gpu-memory.limit", "4095Mi")],
-        "is not above",
+        "is below the request",
     );
 }
 
@@ -210,7 +210,9 @@ fn modes_and_enforcement() {
         &[half, (MODE, "mps")],
         "\"mps\" is unknown; known are time-slicing and sm-sharing",
     );
-    created(&[(MODE, "sm-sharing")], "it is for pods that share a GPU");
+    // KAI admits a mode without a share, too; its value must be known.
+    created(&[(MODE, "sm-sharing")], "");
+    created(&[(MODE, "mps")], "known are time-slicing and sm-sharing");
     created(
         &[("kai.scheduler/gpu-enforcement", "always")],
         "\"always\" is unknown; known are required and preferred",

@@ -101,7 +101,7 @@ mod tests {
             "podGroupController": { "maxConcurrentReconciles": 3, "webhooks": { "enableValidation": false } },
             "queueController": {
                 "metricsNamespace": "m", "queueLabelToMetricLabel": "a=b", "queueLabelToDefaultMetricValue": "a=c",
-                "webhooks": { "enableValidation": true },
+                "webhooks": { "enableValidation": true }, "enforceQuotaViolation": "Block",
             },
             "binder": {
                 "maxConcurrentReconciles": 3, "cdiEnabled": true, "plugins": { "hamicore": { "enabled": true } },

@@ -2,7 +2,7 @@
 
 use kai_api::{GpuLimits, keys};
 use kai_cli::roles::RoleSettings;
-use kai_embedded::kubelet::NodeTemplate;
+use kai_embedded::kubelet::{Enforce, LimitFault, NodeTemplate};
 use serde_json::json;
 
 use crate::harness::manifest::PodManifest;
@@ -96,6 +96,54 @@ fn the_pods_of_the_page_about_sharing_run() {
         let burst = cluster.pod("burst").unwrap();
         let limits = burst.metadata.annotations.text(keys::GPU_LIMITS).unwrap();
         assert!(page.contains(&format!("`{limits}`")), "{limits}");
+    });
+}
+
+/// The mode `NvFractions` in all roles: webhook, scheduler and binder, and the node agents' condition.
+#[test]
+fn fractions_of_the_mode_nv_fractions_run_where_the_driver_limits_memory() {
+    let mode = || vec!["--gpu-sharing-mode=NvFractions".to_owned()];
+    let settings = RoleSettings::of_flags(|role| match role {
+        "scheduler" | "binder" | "admission" => mode(),
+        _ => Vec::new(),
+    });
+    let old_driver = NodeTemplate {
+        driver: Some("570.86.15".to_owned()),
+        ..NodeTemplate::new("old", "h100:2")
+    };
+    let new_driver = NodeTemplate {
+        driver: Some("615.71.09".to_owned()),
+        ..node("h100:1")
+    };
+    scenario_with(settings.unwrap(), &[old_driver, new_driver], async |cluster| {
+        cluster.create(PodManifest::new("half-a").fraction("0.5").build()).await;
+        let request = "nvidia.com/container.main.gpu-memory.request";
+        let half = PodManifest::new("half-b").annotation(request, "30Gi");
+        cluster.create(half.build()).await;
+        cluster.until_only_running(&["half-a", "half-b"]).await;
+        for half in ["half-a", "half-b"] {
+            let pod = cluster.pod(half).unwrap();
+            assert_eq!(pod.node_name(), Some("node"), "{half}");
+            assert_eq!(
+                pod.metadata.annotations.text(keys::GPU_ENFORCEMENT_TIER),
+                Some("driver")
+            );
+            let config_map = pod.metadata.annotations.text(keys::SHARED_GPU_CONFIG_MAP);
+            assert_eq!(config_map, None, "{half}: the mode has no ConfigMaps");
+        }
+        // The GPUs of the other node are free, but its driver limits nothing.
+        cluster.create(PodManifest::new("late").fraction("0.5").build()).await;
+        cluster.until_waiting("late", "gpu-fractioning.nvidia.com/Ready").await;
+        cluster.create(PodManifest::new("whole").gpus(1).build()).await;
+        cluster.until_only_running(&["half-a", "half-b", "whole"]).await;
+        // An agent that gives the tier up takes the condition back; the pods that run stay.
+        let fault = LimitFault::Enforce(Enforce::None);
+        cluster.kubelets.inject("node", &fault).await.unwrap();
+        cluster.delete::<kai_api::Pod>("default", "half-a").await.unwrap();
+        cluster.settle().await;
+        assert!(!cluster.runs("late") && cluster.runs("half-b"), "{}", cluster.picture());
+        cluster.kubelets.heal_limits("node").await.unwrap();
+        cluster.until_only_running(&["half-b", "late", "whole"]).await;
     });
 }
 

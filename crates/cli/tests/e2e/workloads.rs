@@ -5,7 +5,7 @@ use kai_cluster::{Selection, Target};
 use kai_embedded::kubelet::NodeTemplate;
 use serde_json::{Value, json};
 
-use crate::harness::manifest::PodManifest;
+use crate::harness::manifest::{PodManifest, queue};
 use crate::harness::scenario;
 
 #[test]
@@ -38,6 +38,49 @@ fn plain_deployment(image: &str) -> Value {
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web", "namespace": "default" },
         "spec": { "replicas": 2, "selector": { "matchLabels": { "app": "web" } }, "template": template },
     })
+}
+
+/// Admission refuses to raise the core of a semi-preemptible pod group; pods that come later are grouped all the same.
+#[test]
+fn a_raised_minimum_of_a_semi_preemptible_deployment_stops_no_pod() {
+    scenario(&[NodeTemplate::new("node", "h100:4")], async |cluster| {
+        cluster.create(queue("team", None, 2.0, -1.0)).await;
+        let mut deployment = plain_deployment("one");
+        deployment["metadata"]["labels"] = json!({ "kai.scheduler/preemptibility": "semi-preemptible" });
+        let template = PodManifest::new("web").label("app", "web").queue("team");
+        deployment["spec"]["template"] = template.gpus(1).template();
+        cluster.create(deployment).await;
+        cluster.until_running(2).await;
+        let minimum = |min: &str, replicas: u32| {
+            let annotations = json!({ "kai.scheduler/batch-min-member": min });
+            json!({ "metadata": { "annotations": annotations }, "spec": { "replicas": replicas } })
+        };
+        let change = minimum("3", 4);
+        cluster.patch(&DEPLOYMENTS, "default", "web", change).await.unwrap();
+        cluster.until_running(4).await;
+        let groups = || {
+            let groups = cluster.informers().pod_groups().all();
+            groups
+                .iter()
+                .map(|group| group.as_written().min_member)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(groups(), [Some(1)], "one pod group, with the old minimum");
+        let told = async || {
+            let events = cluster
+                .client
+                .list_values(&EVENTS, &Selection::default())
+                .await
+                .unwrap();
+            let told = events.iter().filter(|event| {
+                let message = event["message"].as_str().unwrap_or_default();
+                message.starts_with("Deployment default/web: pod group ")
+                    && message.contains("spec.minMember stays 1 and does not become 3")
+            });
+            told.map(|event| event["count"].as_u64().unwrap_or(1)).sum::<u64>()
+        };
+        assert_eq!(told().await, 1, "two pods came, and one event");
+    });
 }
 
 #[test]

@@ -128,12 +128,12 @@ fn namespaced(group: &str, resources: &[&str], operations: &[&str]) -> Value {
 }
 
 /// A write to the status can change labels and annotations, too.
-fn pod_rule() -> Value {
+pub(super) fn pod_rule() -> Value {
     namespaced("", &["pods", "pods/status"], &["CREATE", "UPDATE"])
 }
 
 /// The API server copies the labels and annotations of a Binding to the pod.
-fn binding_rule() -> Value {
+pub(super) fn binding_rule() -> Value {
     namespaced("", &["pods/binding", "bindings"], &["CREATE"])
 }
 
@@ -342,8 +342,15 @@ pub(super) fn key_list(table: &ProtectedKeys) -> String {
     exact.chain(prefixes).chain(containers).collect::<Vec<_>>().join(", ")
 }
 
+/// An object is created without any key of the table; later none is added, changed or removed.
+pub(super) fn keys_unchanged_or_absent(table: &ProtectedKeys) -> String {
+    let map = format!("object.{}", table.map.path());
+    let absent = format!("(!has({map}) || {map}.all(key, !({})))", is_protected(table));
+    format!("request.operation == 'CREATE' ? {absent} : {}", unchanged_keys(table))
+}
+
 /// No key of the table is added, changed or removed.
-pub(super) fn unchanged_keys(table: &ProtectedKeys) -> String {
+fn unchanged_keys(table: &ProtectedKeys) -> String {
     let path = table.map.path();
     let keys: Vec<String> = table.keys.exact.iter().map(|key| format!("'{key}'")).collect();
     let there = |object: &str| format!("(has({object}.{path}) && key in {object}.{path})");

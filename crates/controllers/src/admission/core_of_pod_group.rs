@@ -13,6 +13,40 @@ use super::unstructured;
 /// The minimum pods of a pod group without `minMember`.
 const MIN_MEMBER_DEFAULT: i64 = 1;
 
+/// A minimum that a change of a semi-preemptible pod group raises.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RaisedMinimum {
+    /// Name of the subgroup; `None` = the pod group itself.
+    pub(crate) sub_group: Option<String>,
+    pub(crate) kind: MinimumKind,
+    /// The minimum before the change, as it was written.
+    pub(crate) written: Option<i64>,
+    /// The minimum before and after the change.
+    pub(crate) from: i64,
+    pub(crate) to: i64,
+}
+
+/// What a minimum counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MinimumKind {
+    Pods,
+    SubGroups,
+}
+
+impl RaisedMinimum {
+    /// Path of the field in the pod group.
+    pub(crate) fn field(&self) -> String {
+        let name = match self.kind {
+            MinimumKind::Pods => "minMember",
+            MinimumKind::SubGroups => "minSubGroup",
+        };
+        match &self.sub_group {
+            Some(sub_group) => format!("spec.subGroups[{sub_group}].{name}"),
+            None => format!("spec.{name}"),
+        }
+    }
+}
+
 /// The minima that an update raises. The rule is the same for all users: the pod grouper copies minima that tenants write.
 pub(super) fn validate(request: &Request) -> Vec<FieldError> {
     let (old, new) = (&request.old_object, &request.object);
@@ -20,14 +54,27 @@ pub(super) fn validate(request: &Request) -> Vec<FieldError> {
         Operation::Update if is_semi_preemptible(old) && is_semi_preemptible(new) => {}
         Operation::Create | Operation::Update | Operation::Delete | Operation::Connect => return Vec::new(),
     }
+    let error = |raised: RaisedMinimum| {
+        let RaisedMinimum { from, to, .. } = raised;
+        let text = format!(
+            "raising it from {from} to {to} would make elastic pods of a semi-preemptible pod group non-preemptible; keep it at {from} or \
+             less, or create the pod group anew"
+        );
+        FieldError::invalid(raised.field(), text)
+    };
+    raised_minima(old, new).into_iter().map(error).collect()
+}
+
+/// The minima of the semi-preemptible pod group `old` that are higher in `new`.
+pub(crate) fn raised_minima(old: &Value, new: &Value) -> Vec<RaisedMinimum> {
     let (old, new) = (Minima::of(old), Minima::of(new));
-    let mut errors: Vec<FieldError> = raised("spec", old.root, new.root).collect();
+    let mut all: Vec<RaisedMinimum> = raised(None, old.root, new.root).collect();
     for (name, new) in new.sub_groups {
         if let Some(old) = old.sub_groups.get(name) {
-            errors.extend(raised(&format!("spec.subGroups[{name}]"), *old, new));
+            all.extend(raised(Some(name), *old, new));
         }
     }
-    errors
+    all
 }
 
 fn is_semi_preemptible(pod_group: &Value) -> bool {
@@ -94,22 +141,24 @@ impl<'a> Minima<'a> {
     }
 }
 
-fn raised(object: &str, old: OwnMinima, new: OwnMinima) -> impl Iterator<Item = FieldError> {
-    let member = old.member.zip(new.member).map(|(old, new)| ("minMember", old, new));
+fn raised(sub_group: Option<&str>, old: OwnMinima, new: OwnMinima) -> impl Iterator<Item = RaisedMinimum> {
+    let member = old
+        .member
+        .zip(new.member)
+        .map(|(old, new)| (MinimumKind::Pods, old, new));
     let minima = member
         .into_iter()
-        .chain([("minSubGroup", old.sub_group, new.sub_group)]);
-    let is_raised = |(_, old, new): &(&str, Minimum, Minimum)| {
+        .chain([(MinimumKind::SubGroups, old.sub_group, new.sub_group)]);
+    let is_raised = |(_, old, new): &(MinimumKind, Minimum, Minimum)| {
         // Without a written minimum, more subgroups need more of them: that is no change of the minimum.
         (old.written, new.written) != (None, None) && old.effective() < new.effective()
     };
-    minima.filter(is_raised).map(move |(field, old, new)| {
-        let (old, new) = (old.effective(), new.effective());
-        let text = format!(
-            "raising it from {old} to {new} would make elastic pods of a semi-preemptible pod group non-preemptible; keep it at {old} or less, \
-             or create the pod group anew"
-        );
-        FieldError::invalid(format!("{object}.{field}"), text)
+    minima.filter(is_raised).map(move |(kind, old, new)| RaisedMinimum {
+        sub_group: sub_group.map(str::to_owned),
+        kind,
+        written: old.written,
+        from: old.effective(),
+        to: new.effective(),
     })
 }
 

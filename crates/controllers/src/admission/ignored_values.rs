@@ -18,7 +18,8 @@ pub(super) fn pod(object: &Value, classes: &PriorityClasses) -> Vec<String> {
     let pod = kai_api::Pod::deserialize(object).ok();
     let problems = pod.map(|pod| {
         let values = pod.ignored_values(|class| classes.contains(class)).into_iter();
-        values.chain(pod.ignored_task_priority()).collect()
+        let values = values.chain(pod.ignored_task_priority());
+        values.chain(pod.ignored_share_annotations()).collect()
     });
     warnings(problems.unwrap_or_default(), classes)
 }
@@ -92,6 +93,16 @@ mod tests {
             [
                 "metadata.labels.kai.scheduler/task-priority: \"high\" is not a whole number; write one, as in 3 (the value is ignored)"
             ]
+        );
+        let misspelt = "nvidia.com/container.main.gpu-memory.requests";
+        let object = json!({"metadata": {"name": "p", "annotations": {misspelt: "4Gi"}}});
+        let told = pod(&object, &PriorityClasses::installed());
+        assert!(
+            told.len() == 1
+                && told[0].starts_with(&format!(
+                    "metadata.annotations.{misspelt}: nothing reads this key; known "
+                )),
+            "{told:?}"
         );
         assert_eq!(pod(&json!({"metadata": 3}), &PriorityClasses::installed()), [""; 0]);
     }

@@ -10,7 +10,7 @@ mod admit_pod;
 mod args;
 mod ca_bundle;
 mod certificates;
-mod core_of_pod_group;
+pub(crate) mod core_of_pod_group;
 mod gpu_share;
 mod ignored_values;
 mod pod_group;

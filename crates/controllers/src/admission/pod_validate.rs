@@ -317,7 +317,7 @@ mod tests {
         let refused = |annotations: Value, expect: &str| check(annotations, main(), expect);
         refused(json!({request: "8"}), "is not an amount of GPU memory");
         refused(json!({request: 8}), "is not an amount of GPU memory");
-        refused(json!({request: "8Gi", limit: "4Gi"}), "is not above the request");
+        refused(json!({request: "8Gi", limit: "4Gi"}), "\"4Gi\" is below the request");
         refused(
             json!({"gpu-fraction": "0.5", request: "8Gi"}),
             "can't be combined with the annotation gpu-fraction",
@@ -328,7 +328,7 @@ mod tests {
             "another amount than the annotation gpu-memory",
         );
         refused(json!({"gpu-memory": "4096", portion: "0.7"}), "needs gpu-fraction");
-        refused(json!({mode: "sm-sharing"}), "it is for pods that share a GPU");
+        fine(json!({mode: "sm-sharing"}));
         refused(
             json!({"gpu-fraction": "0.5", mode: "mps"}),
             "known are time-slicing and sm-sharing",

@@ -42,8 +42,8 @@ pub(crate) const FIXED_ANNOTATIONS: ProtectedKeys = ProtectedKeys {
     map: MetadataMap::Annotations,
     keys: keys::GPU_REQUEST_ANNOTATIONS,
 };
-/// The GPUs and limits of a bound pod. Of the scheduler's own accounts only the binder's writes them, so that no other component, such as the
-/// agent of a node, can lift a limit.
+/// The GPUs and limits of a bound pod. Of the accounts in the installation's namespaces only the binder's writes them, so that no other
+/// component, such as the agent of a node, can lift a limit.
 pub(crate) const BINDER_ANNOTATIONS: ProtectedKeys = ProtectedKeys {
     map: MetadataMap::Annotations,
     keys: keys::BINDER_POD_ANNOTATIONS,
@@ -58,8 +58,8 @@ pub(crate) const KEY_ADDED: &str = "only the scheduler writes this; remove it fr
                                         it was copied into";
 /// Denial of a change or removal of a protected key.
 pub(crate) const KEY_CHANGED: &str = "only the scheduler changes or removes this; keep it as it is";
-/// Denial of changed GPUs or limits by an account of the scheduler.
-pub(crate) const BINDER_KEY_CHANGED: &str = "only the binder's account changes or removes this; keep it as it is";
+/// Denial of GPUs or limits that another account of the installation writes.
+pub(crate) const BINDER_KEY_CHANGED: &str = "only the binder's account writes this; keep it as it is";
 /// Denial of a changed GPU request.
 pub(crate) const GPU_REQUEST_CHANGED: &str =
     "a pod's GPU request can't change after the pod was created; delete the pod and create it anew";

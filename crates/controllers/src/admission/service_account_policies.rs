@@ -5,14 +5,18 @@
 use kai_api::keys;
 use serde_json::Value;
 
-use super::admission_policies::{condition, deny_unless, policy, rule};
+use super::admission_policies::{
+    binding_rule, condition, deny_unless, key_list, keys_unchanged_or_absent, pod_rule, policy, rule,
+};
 use super::args::Settings;
-use super::{admission_policies, protected_keys};
+use super::protected_keys;
+use super::trusted_users::UserMatcher;
 
 /// Names of the policies of this file.
-pub(super) const NAMES: [&str; 5] = [
+pub(super) const NAMES: [&str; 6] = [
     "kai-own-specs",
     "kai-own-pod-status",
+    "kai-binder-keys",
     "kai-node-agent-nodes",
     "kai-node-agent-pods",
     "kai-reservation-pods",
@@ -63,7 +67,7 @@ const OTHER_POD: &str = "Pod: the account of reservation pods writes the pod tha
 
 /// All policies, without bindings.
 pub(super) fn policies(settings: &Settings) -> Vec<Value> {
-    let [specs, status, agent_nodes, agent_pods, reservation_pods] = NAMES;
+    let [specs, status, binder_keys, agent_nodes, agent_pods, reservation_pods] = NAMES;
     let of_all = [by_one_of("ours", &all_accounts(settings))];
     let of_agents = [by_one_of("node-agent", &[agent(settings)])];
     let of_reservations = [by_one_of("reservation", &[reservation(settings)])];
@@ -74,10 +78,16 @@ pub(super) fn policies(settings: &Settings) -> Vec<Value> {
             status,
             &[rule("", &["pods/status"], &["UPDATE"], "Namespaced")],
             &of_all,
-            &[
-                deny_unless(&unchanged_fields("status", &KUBELET_STATUS_FIELDS), STATUS_CHANGED),
-                binder_validation(settings),
-            ],
+            &[deny_unless(
+                &unchanged_fields("status", &KUBELET_STATUS_FIELDS),
+                STATUS_CHANGED,
+            )],
+        ),
+        policy(
+            binder_keys,
+            &[pod_rule(), binding_rule()],
+            &[of_installation(settings), not_binder(settings)],
+            &[binder_validation()],
         ),
         policy(
             agent_nodes,
@@ -169,26 +179,31 @@ fn spec_validations(settings: &Settings) -> Vec<Value> {
             ),
             METADATA_CHANGED,
         ),
-        binder_validation(settings),
     ]
 }
 
-/// No account but the binder's changes the GPUs and limits of a pod.
-fn binder_validation(settings: &Settings) -> Value {
+/// All accounts of the two namespaces, which are trusted by their prefix: also those that no role has.
+fn of_installation(settings: &Settings) -> Value {
+    let namespaces = [&settings.system_namespace, &settings.reservation_pods.namespace];
+    let prefixes = namespaces.map(|namespace| UserMatcher::accounts_of(namespace).cel());
+    condition("ours", prefixes.join(" || "))
+}
+
+fn not_binder(settings: &Settings) -> Value {
     let binders = BINDERS.map(|role| account(&settings.system_namespace, role));
+    condition("not-binder", format!("!({})", is_one_of(&binders)))
+}
+
+/// No account but the binder's writes the GPUs and limits of a pod, on the pod or by way of a Binding.
+fn binder_validation() -> Value {
     let table = &protected_keys::BINDER_ANNOTATIONS;
-    let expression = format!(
-        "request.resource.resource != 'pods' || {} || {}",
-        is_one_of(&binders),
-        admission_policies::unchanged_keys(table)
-    );
     let message = format!(
         "Pod: {}: {}: {}",
         table.map.path(),
-        admission_policies::key_list(table),
+        key_list(table),
         protected_keys::BINDER_KEY_CHANGED
     );
-    deny_unless(&expression, &message)
+    deny_unless(&keys_unchanged_or_absent(table), &message)
 }
 
 /// Whether the field is unchanged, as a CEL expression.

@@ -1,10 +1,12 @@
 //! The writes that turn the desired state of a pod group into the actual one. Pure: `reconcile` sends them.
 
+use kai_api::crd::{PodGroupSpec, Preemptibility};
 use kai_api::{Pod, PodGroup, keys};
 use serde_json::{Map, Value, json};
 
 use super::desired_pod_group::{DesiredPodGroup, OwnerRef};
 use super::workload::GroupingOptions;
+use crate::admission::core_of_pod_group::{MinimumKind, RaisedMinimum, raised_minima};
 use crate::merge_patch::difference;
 
 /// The body of a new pod group.
@@ -68,6 +70,36 @@ pub(super) fn pod_group_patch(
     (!change.is_empty()).then_some(Value::Object(change))
 }
 
+/// The minima of a semi-preemptible pod group that the desired state would raise. Admission refuses that, because it would make pods
+/// non-preemptible that run beyond the quota of their queue.
+pub(super) fn raised_core(desired: &DesiredPodGroup, present: &PodGroup) -> Vec<RaisedMinimum> {
+    let before = present.as_written();
+    let is_semi = |spec: &PodGroupSpec| spec.preemptibility == Some(Preemptibility::SemiPreemptible);
+    match is_semi(&before) && is_semi(&desired.spec) {
+        true => raised_minima(&json!({ "spec": before }), &json!({ "spec": desired.spec })),
+        false => Vec::new(),
+    }
+}
+
+/// The desired state with the minima of before.
+pub(super) fn with_old_core(mut desired: DesiredPodGroup, raised: &[RaisedMinimum]) -> DesiredPodGroup {
+    let spec = &mut desired.spec;
+    for minimum in raised {
+        let sub_group = spec.sub_groups.iter_mut();
+        let sub_group = sub_group
+            .into_iter()
+            .find(|group| Some(&group.name) == minimum.sub_group.as_ref());
+        let field = match (sub_group, minimum.kind) {
+            (Some(group), MinimumKind::Pods) => &mut group.min_member,
+            (Some(group), MinimumKind::SubGroups) => &mut group.min_sub_group,
+            (None, MinimumKind::Pods) => &mut spec.min_member,
+            (None, MinimumKind::SubGroups) => &mut spec.min_sub_group,
+        };
+        *field = minimum.written.and_then(|written| i32::try_from(written).ok());
+    }
+    desired
+}
+
 /// The merge patch for the pod; `None` if nothing changes.
 pub fn pod_patch(desired: &DesiredPodGroup, pod: &Pod) -> Option<Value> {
     let labels = &pod.metadata.labels;
@@ -116,8 +148,9 @@ fn is_owned_by(group: &PodGroup, owner: &OwnerRef) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use kai_api::crd::{PodGroupSpec, TopologyConstraint};
+    use kai_api::crd::TopologyConstraint;
 
+    use super::super::desired_pod_group::leaf;
     use super::*;
 
     fn desired() -> DesiredPodGroup {
@@ -209,6 +242,46 @@ mod tests {
             pod_group_patch(&desired, &present, &GroupingOptions::default()),
             Some(expect)
         );
+    }
+
+    #[test]
+    fn a_semi_preemptible_group_keeps_its_core() {
+        let with = |preemptibility: Preemptibility, root: (Option<i32>, Option<i32>), leaves: &[(&str, i32)]| {
+            let mut desired = desired();
+            desired.spec.preemptibility = Some(preemptibility);
+            (desired.spec.min_member, desired.spec.min_sub_group) = root;
+            desired.spec.sub_groups = leaves.iter().map(|(name, min)| leaf(*name, *min)).collect();
+            desired
+        };
+        let semi = |root, leaves: &[(&str, i32)]| with(Preemptibility::SemiPreemptible, root, leaves);
+        // The raised fields, and the change that remains.
+        let check = |before: DesiredPodGroup, after: DesiredPodGroup, raised: &[&str], change: Option<Value>| {
+            let present: PodGroup = serde_json::from_value(pod_group_body(&before)).unwrap();
+            let found = raised_core(&after, &present);
+            let fields: Vec<String> = found.iter().map(RaisedMinimum::field).collect();
+            assert_eq!(fields, raised);
+            let kept = with_old_core(after, &found);
+            assert_eq!(raised_core(&kept, &present), []);
+            assert_eq!(pod_group_patch(&kept, &present, &GroupingOptions::default()), change);
+        };
+        let pods = |min| (Some(min), None);
+        let of_sub_groups = |min| (None, min);
+        check(semi(pods(2), &[]), semi(pods(3), &[]), &["spec.minMember"], None);
+        check(semi((None, None), &[]), semi(pods(3), &[]), &["spec.minMember"], None);
+        let lower = json!({ "spec": { "minMember": 1 } });
+        check(semi(pods(2), &[]), semi(pods(1), &[]), &[], Some(lower));
+        // What else changes is written: a new subgroup, and a lower minimum.
+        check(
+            semi(of_sub_groups(Some(1)), &[("a", 2), ("b", 2)]),
+            semi(of_sub_groups(Some(3)), &[("a", 4), ("b", 1), ("c", 5)]),
+            &["spec.minSubGroup", "spec.subGroups[a].minMember"],
+            Some(json!({ "spec": { "subGroups": [
+                { "name": "a", "minMember": 2 }, { "name": "b", "minMember": 1 }, { "name": "c", "minMember": 5 },
+            ] } })),
+        );
+        let higher = json!({ "spec": { "minMember": 3 } });
+        let preemptible = |min| with(Preemptibility::Preemptible, pods(min), &[]);
+        check(preemptible(2), preemptible(3), &[], Some(higher));
     }
 
     #[test]

@@ -8,17 +8,20 @@ use kai_cluster::{Client, Context, EventRecorder, Informers, ObjectEvent, Part, 
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::desired_pod_group::DesiredPodGroup;
+use super::desired_pod_group::{DesiredPodGroup, OwnerRef};
 use super::grouped_pods::GroupedPod;
 use super::ignored_values::{IgnoredValue, ignored_values};
 use super::owners::{OwnerError, owners_of};
 use super::workload::{GroupingError, GroupingOptions, ObjectRef, Objects, Owner, Refusal, Workload};
 use super::{KindDefaults, NAME, RETRY_SOON, Settings, TYPES_KEY, default_rules, desired_pod_group, patches};
+use crate::admission::core_of_pod_group::RaisedMinimum;
 use crate::reconciles::Reconciles;
 
 const WARNING: &str = "PodGrouperWarning";
-/// Remembered reports of ignored values; beyond this number the set is cleared and reports repeat.
+/// Remembered reports of ignored values and kept minima; beyond this number the set is cleared and reports repeat.
 const REPORTED_MAX: usize = 4_096;
+/// Raised minima that one report names.
+const MINIMA_NAMED_MAX: usize = 4;
 /// Objects read for one pod. No rule needs more than the top owner and one more object.
 const READS_MAX: usize = 4;
 
@@ -36,7 +39,7 @@ pub(super) struct Grouper {
 struct State {
     grouped: FxHashMap<ObjectKey, GroupedPod>,
     kind_defaults: Option<KindDefaults>,
-    /// Ignored values that were reported: uid of the object, text.
+    /// What was reported once: uid of the object, text.
     reported: FxHashSet<(String, String)>,
 }
 
@@ -293,7 +296,17 @@ impl Grouper {
         if pod.is_terminating() {
             return Ok(());
         }
-        let change = present.and_then(|present| patches::pod_group_patch(desired, &present, &self.settings.options));
+        let Some(present) = present else { return Ok(()) };
+        let raised = patches::raised_core(desired, &present);
+        let change = match raised.is_empty() {
+            true => patches::pod_group_patch(desired, &present, &self.settings.options),
+            // A change that admission refuses would leave all further pods of the workload without a pod group.
+            false => {
+                self.report_kept_core(desired, &raised).await;
+                let kept = patches::with_old_core(desired.clone(), &raised);
+                patches::pod_group_patch(&kept, &present, &self.settings.options)
+            }
+        };
         let Some(change) = change else { return Ok(()) };
         let target = Target::of::<PodGroup>(&desired.namespace, &desired.name);
         self.client.patch(target, Part::Object, Patch::Merge(change)).await?;
@@ -306,19 +319,55 @@ impl Grouper {
         self.record(namespace, &Owner::of_pod(pod), error.to_string()).await;
     }
 
-    /// Reports each ignored value once per object: a workload has many pods.
     async fn report_ignored_value(&self, namespace: &str, ignored: &IgnoredValue) {
-        let text = ignored.problem.to_string();
+        self.report_once(namespace, &ignored.owner, ignored.problem.to_string())
+            .await;
+    }
+
+    async fn report_kept_core(&self, desired: &DesiredPodGroup, raised: &[RaisedMinimum]) {
+        let OwnerRef {
+            api_version,
+            kind,
+            name,
+            uid,
+        } = desired.owner.clone();
+        let stays = |minimum: &RaisedMinimum| {
+            let RaisedMinimum { from, to, .. } = minimum;
+            format!("{} stays {from} and does not become {to}", minimum.field())
+        };
+        let mut kept: Vec<String> = raised.iter().take(MINIMA_NAMED_MAX).map(stays).collect();
+        if raised.len() > MINIMA_NAMED_MAX {
+            kept.push(format!("and {} more", raised.len() - MINIMA_NAMED_MAX));
+        }
+        let text = format!(
+            "{kind} {}/{name}: pod group {}: {}: the core of a semi-preemptible pod group does not grow while it exists; delete the pod \
+             group, and it is created with the new minimum, or undo the change",
+            desired.namespace,
+            desired.name,
+            kept.join(", ")
+        );
+        let owner = Owner {
+            api_version,
+            kind,
+            name,
+            uid,
+            ..Owner::default()
+        };
+        self.report_once(&desired.namespace, &owner, text).await;
+    }
+
+    /// Reports each text once per object: a workload has many pods.
+    async fn report_once(&self, namespace: &str, about: &Owner, text: String) {
         let is_new = {
             let reported = &mut self.state.lock().reported;
             if reported.len() >= REPORTED_MAX {
                 reported.clear();
             }
-            reported.insert((ignored.owner.uid.clone(), text.clone()))
+            reported.insert((about.uid.clone(), text.clone()))
         };
         if is_new {
             tracing::warn!("{text}");
-            self.record(namespace, &ignored.owner, text).await;
+            self.record(namespace, about, text).await;
         }
     }
 

@@ -216,6 +216,9 @@ pub(super) fn admission(spec: &ConfigSpec, namespace: &str, names: &Names<'_>, f
         .as_ref()
         .and_then(|queues| queues.webhooks.as_ref());
     flags.set_some("enable-queue-webhook", queues.and_then(|hook| hook.enable_validation));
+    let queues = spec.queue_controller.as_ref();
+    let violation = queues.and_then(|queues| queues.enforce_quota_violation.as_ref());
+    flags.set_some("enforce-quota-violation", violation.filter(|policy| !policy.is_empty()));
     let groups = spec.pod_group_controller.as_ref();
     let groups = groups.and_then(|groups| groups.webhooks.as_ref());
     flags.set_some(

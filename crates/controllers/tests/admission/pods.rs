@@ -1,7 +1,7 @@
 //! What a tenant may write on pods, with the webhooks and by the policies alone.
 
 use kai_api::GpuSharingMode;
-use kai_cluster::{Client, Part};
+use kai_cluster::{Client, Part, Target};
 use kai_controllers::admission::{Feature, Settings};
 use kai_embedded::server::{Options, Server};
 use serde_json::{Value, json};
@@ -206,10 +206,7 @@ async fn request_and_limit_of_a_container_are_admitted_translated_and_fixed() {
     for (annotations, words) in [
         (json!({request("side"): "4Gi"}), "the pod has no container"),
         (json!({request("main"): "4096"}), "is not an amount of GPU memory"),
-        (
-            json!({request("main"): "4Gi", limit: "1Gi"}),
-            "is not above the request",
-        ),
+        (json!({request("main"): "4Gi", limit: "1Gi"}), "is below the request"),
         (json!({"gpu-fraction": "0.5", limit: "1Gi"}), "write gpu-fraction.limit"),
     ] {
         refused(
@@ -259,32 +256,74 @@ async fn request_and_limit_of_a_container_are_admitted_translated_and_fixed() {
     cluster.change(BINDER, &PODS, "p", healed).await.unwrap();
 }
 
+/// Trust is by namespace, so accounts that no role has are there too: the operator's, and those of strangers.
 #[tokio::test]
-async fn a_policy_lets_only_the_binder_change_limits() {
+async fn a_policy_lets_only_the_binder_write_gpus_and_limits() {
     let cluster = Cluster::start(|_| {}).await;
-    let half = pod("half", json!({}), json!({"gpu-fraction": "0.5"}));
-    cluster.create(TENANT, &PODS, half).await.unwrap();
-    let limits = |mib: u32| {
-        let limits = format!(r#"{{"container":"main","memoryMiB":{mib}}}"#);
-        json!({"metadata": {"annotations": {"kai.scheduler/gpu-limits": limits}}})
+    let words = "only the binder's account writes this";
+    let half = |name: &str| pod(name, json!({}), json!({"gpu-fraction": "0.5"}));
+    cluster.create(TENANT, &PODS, half("half")).await.unwrap();
+    let keys = [
+        "kai.scheduler/gpu-limits",
+        "kai.scheduler/gpu-enforcement-tier",
+        "kai.scheduler/received-gpus",
+        "received-resource-type",
+        "nvidia.com/container.main.gpus.devices",
+    ];
+    let all = |value: Value| -> Value {
+        let annotations: serde_json::Map<String, Value> =
+            keys.iter().map(|key| ((*key).to_owned(), value.clone())).collect();
+        json!({"metadata": {"annotations": annotations}})
     };
-    cluster.change(BINDER, &PODS, "half", limits(1)).await.unwrap();
-    let controllers = "system:serviceaccount:kai-scheduler:controllers";
-    let scheduler = "system:serviceaccount:kai-scheduler:scheduler";
-    for account in [controllers, scheduler] {
-        for part in [Part::Object, Part::Status] {
-            let changed = cluster.change_part(account, &PODS, "half", part, limits(2)).await;
-            refused(changed, "only the binder's account changes");
+    let accounts = [
+        "kai-scheduler:scheduler",
+        "kai-scheduler:controllers",
+        "kai-scheduler:admission",
+        "kai-scheduler:kai-operator",
+        "kai-scheduler:kai-node-agent",
+        "kai-scheduler:default",
+        "kai-resource-reservation:kai-resource-reservation",
+        "kai-resource-reservation:default",
+    ]
+    .map(|account| format!("system:serviceaccount:{account}"));
+    for round in ["unbound", "bound"] {
+        for account in &accounts {
+            for key in keys {
+                let change = json!({"metadata": {"annotations": {key: "forged"}}});
+                for part in [Part::Object, Part::Status] {
+                    let changed = cluster.change_part(account, &PODS, "half", part, change.clone()).await;
+                    refused(changed, words);
+                }
+                // The API server copies the annotations of a Binding to the pod.
+                let binding = json!({
+                    "apiVersion": "v1", "kind": "Binding",
+                    "metadata": {"name": "half", "namespace": "team-a", "annotations": {key: "forged"}},
+                    "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
+                });
+                let pod = Target::of::<kai_api::Pod>("team-a", "half");
+                let bound = cluster.client(account).post_to(pod, "binding", &binding).await;
+                refused(bound.map_err(|error| error.to_string()), words);
+                let mut forged = half("forged");
+                forged["metadata"]["annotations"][key] = "forged".into();
+                refused(cluster.create(account, &PODS, forged).await, words);
+            }
+            if round == "bound" {
+                refused(cluster.change(account, &PODS, "half", all(Value::Null)).await, words);
+            }
         }
+        cluster
+            .change(BINDER, &PODS, "half", all("GPU-1".into()))
+            .await
+            .unwrap();
     }
+    let all_roles = "system:serviceaccount:kai-scheduler:kai-all";
+    cluster
+        .change(all_roles, &PODS, "half", all("GPU-2".into()))
+        .await
+        .unwrap();
     let label = json!({"metadata": {"labels": {"team": "a"}}});
-    cluster.change(scheduler, &PODS, "half", label).await.unwrap();
-    let gpus = json!({"metadata": {"annotations": {"kai.scheduler/received-gpus": "GPU-2"}}});
-    refused(
-        cluster.change(scheduler, &PODS, "half", gpus).await,
-        "only the binder's account changes",
-    );
-    cluster.change(BINDER, &PODS, "half", limits(3)).await.unwrap();
+    cluster.change(&accounts[0], &PODS, "half", label).await.unwrap();
+    cluster.create(&accounts[5], &PODS, half("plain")).await.unwrap();
 }
 
 #[tokio::test]

@@ -170,13 +170,22 @@ impl Kubelets {
                 "message": "", "lastHeartbeatTime": now, "lastTransitionTime": now,
             })];
             let agent = gpus.filter(|_| node.template.agent);
-            if let Some((status, reason, message)) = agent.and_then(|gpus| gpus.condition()) {
+            let healthy = agent.and_then(|gpus| gpus.condition());
+            let tier = node.limits.as_ref().map(|limits| limits.enforcement().tier);
+            let fractioning = tier.and_then(kai_node::agent::report::fractioning_of);
+            for (kind, text) in [
+                ("GPUsHealthy", healthy),
+                (kai_api::keys::NODE_GPU_FRACTIONING_READY, fractioning),
+            ] {
+                let Some((status, reason, message)) = text else {
+                    continue;
+                };
                 let status = match status {
                     kai_cluster::ConditionStatus::True => "True",
                     kai_cluster::ConditionStatus::False => "False",
                 };
                 conditions.push(json!({
-                    "type": "GPUsHealthy", "status": status, "reason": reason, "message": message,
+                    "type": kind, "status": status, "reason": reason, "message": message,
                     "lastHeartbeatTime": now, "lastTransitionTime": now,
                 }));
             }

@@ -9,8 +9,15 @@ pub enum GpuShareError {
     NoUnit(String),
     /// Not a limit as a part of a GPU.
     NotAPortion(String),
-    /// A limit below the request, or not above it.
-    LimitTooLow {
+    /// A limit as a part of a GPU that is not above the request.
+    LimitNotAbove {
+        /// The limit as written.
+        limit: String,
+        /// The request.
+        request: String,
+    },
+    /// A limit in memory below the request.
+    LimitBelow {
         /// The limit as written.
         limit: String,
         /// The request.
@@ -36,6 +43,8 @@ pub enum GpuShareError {
     },
     /// A setting of a GPU share without a GPU share.
     WithoutShare,
+    /// A key with the prefix of annotations for one container, which nothing reads.
+    UnknownKey,
     /// Annotations name several containers, and one container of a pod can get the GPU share.
     OtherContainer {
         /// The container in this annotation.

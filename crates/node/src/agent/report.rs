@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kai_api::EnforcementTier;
 use kai_api::keys::{NODE_GPU_FRACTIONING_READY, NODE_GPU_LIMITS};
 use kai_cluster::{Claim, Client, Condition, ConditionStatus, NodeEvent, Severity};
 use kai_gpu::Inventory;
@@ -105,16 +106,21 @@ pub fn limits_condition(snapshot: &Snapshot) -> Option<ConditionText> {
     Some((ConditionStatus::True, "LimitedByDriver".to_owned(), message))
 }
 
-/// The condition that KAI's mode `NvFractions` asks for. `None` where the driver limits no memory: KAI takes an absent condition for false.
+/// The condition that KAI's mode `NvFractions` asks for, of a node of this tier. `None` where the driver limits no memory: KAI takes an
+/// absent condition for false.
+pub fn fractioning_of(tier: EnforcementTier) -> Option<ConditionText> {
+    tier.limits_memory().then(|| {
+        let message = "kai's node agent limits the GPU memory of containers by the driver".to_owned();
+        (ConditionStatus::True, "LimitedByDriver".to_owned(), message)
+    })
+}
+
 fn fractioning_condition(snapshot: &Snapshot) -> Option<ConditionText> {
     let enforcement = snapshot
         .enforcement
         .as_ref()
         .filter(|_| has_gpus(snapshot) && snapshot.labels.is_some())?;
-    enforcement.tier.limits_memory().then(|| {
-        let message = "kai's node agent limits the GPU memory of containers by the driver".to_owned();
-        (ConditionStatus::True, "LimitedByDriver".to_owned(), message)
-    })
+    fractioning_of(enforcement.tier)
 }
 
 /// Whether there are GPUs to report about: on a node without GPUs the agent writes no condition.

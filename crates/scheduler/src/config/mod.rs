@@ -53,6 +53,11 @@ struct Plugin {
     switches: BTreeMap<String, serde_json::Value>,
 }
 
+/// Ignored arguments of one plugin that are told.
+const ARGUMENTS_TOLD_MAX: usize = 8;
+/// The longest name of an argument in a warning.
+const ARGUMENT_CHARS_MAX: usize = 60;
+
 /// Plugins whose function the engine has built in. Their position in the list has no effect.
 const BUILT_IN: [&str; 20] = [
     "predicates",
@@ -76,6 +81,25 @@ const BUILT_IN: [&str; 20] = [
     "gpupack",
     "gpuspread",
 ];
+
+/// The arguments that plugins have here; other plugins have none.
+const ARGUMENTS: [(&str, &[&str]); 5] = [
+    ("proportion", &["kValue", "relcaimerSaturationMultiplier"]),
+    (
+        "minruntime",
+        &[
+            "defaultReclaimMinRuntime",
+            "defaultPreemptMinRuntime",
+            "reclaimResolveMethod",
+        ],
+    ),
+    ("nodeplacement", &["gpu", "cpu"]),
+    ("backgroundpods", &["labelSelector"]),
+    ("gpujoborder", &["mode"]),
+];
+
+/// Switches of KAI that kai does not have. Off, they change nothing.
+const MISSING_SWITCHES: [(&str, &str); 1] = [("proportion", "queuePriorityInQuotaReclaim")];
 
 /// Reads the file; the defaults if there is none.
 pub(crate) fn load(path: &str) -> Result<ConfigFile, Error> {
@@ -166,6 +190,7 @@ fn build(raw: Raw, json: serde_json::Value) -> Result<ConfigFile, String> {
             let warning =
                 |(switch, _)| format!("plugin {}: {switch}: ignored; a plugin has no parts here", plugin.name);
             file.warnings.extend(set.map(warning));
+            file.warnings.extend(ignored_arguments(plugin));
         }
         file.warnings.extend(left_out(&plugins, file.config.placement));
     }
@@ -245,6 +270,32 @@ fn apply_plugin(plugin: &Plugin, file: &mut ConfigFile) -> Result<(), String> {
             .push(format!("plugin {other}: unknown here; it is ignored")),
     }
     Ok(())
+}
+
+/// The arguments without an effect: one of KAI that does not exist here would be missed, and so would a misspelt one. The warning about an
+/// unknown plugin covers its arguments.
+fn ignored_arguments(plugin: &Plugin) -> Vec<String> {
+    let name = plugin.name.as_str();
+    let known = ARGUMENTS.iter().find(|(of, _)| *of == name).map(|(_, known)| *known);
+    if known.is_none() && !BUILT_IN.contains(&name) && name != "podaffinity" {
+        return Vec::new();
+    }
+    let known = known.unwrap_or_default();
+    let is_off = |argument: &str, value: &serde_json::Value| {
+        MISSING_SWITCHES.contains(&(name, argument)) && (*value == false || *value == "false")
+    };
+    let given = plugin.arguments.iter().flatten();
+    let ignored = given.filter(|(argument, value)| !known.contains(&argument.as_str()) && !is_off(argument, value));
+    let warning = |(argument, _): (&String, _)| {
+        let argument = kai_yaml::shortened(argument, ARGUMENT_CHARS_MAX);
+        let remedy = match (kai_yaml::nearest(&argument, known.iter().copied()), known) {
+            (Some(near), _) => format!("did you mean {near}?"),
+            (None, []) => "it has none; remove it".to_owned(),
+            (None, known) => format!("remove it; known are {}", known.join(", ")),
+        };
+        format!("plugin {name}: {argument}: ignored; the plugin has no such argument here: {remedy}")
+    };
+    ignored.take(ARGUMENTS_TOLD_MAX).map(warning).collect()
 }
 
 /// Arguments of a plugin. KAI defines them as strings; YAML reads unquoted ones as numbers.
@@ -398,6 +449,48 @@ tiers:
         );
         let told = "plugins: elastic, gpupack: left out or disabled, but built in here; they stay on";
         assert_eq!(listed(&["elastic", "gpupack"]), [told]);
+    }
+
+    #[test]
+    fn an_argument_that_a_plugin_does_not_have_is_a_warning() {
+        let told = |plugin: &str| {
+            let file = read(&format!("tiers: [{{plugins: [{plugin}]}}]")).unwrap();
+            let told = |warning: &String| warning.starts_with("plugin ");
+            file.warnings.into_iter().filter(told).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            told("{name: proportion, arguments: {kValue: '1', queuePriorityInQuotaReclaim: 'true'}}"),
+            [
+                "plugin proportion: queuePriorityInQuotaReclaim: ignored; the plugin has no such argument here: remove it; known are kValue, \
+                 relcaimerSaturationMultiplier"
+            ]
+        );
+        for off in ["'false'", "false"] {
+            let plugin = format!("{{name: proportion, arguments: {{queuePriorityInQuotaReclaim: {off}}}}}");
+            assert_eq!(told(&plugin), [""; 0], "KAI's default");
+        }
+        assert_eq!(
+            told("{name: backgroundpods, arguments: {labelselector: tier=spare}}"),
+            [
+                "plugin backgroundpods: labelselector: ignored; the plugin has no such argument here: did you mean labelSelector?"
+            ]
+        );
+        assert_eq!(
+            told("{name: elastic, arguments: {a: b}}"),
+            ["plugin elastic: a: ignored; the plugin has no such argument here: it has none; remove it"]
+        );
+        assert_eq!(
+            told("{name: mine, arguments: {a: b}}"),
+            ["plugin mine: unknown here; it is ignored"]
+        );
+        for (plugin, arguments) in ARGUMENTS {
+            for argument in arguments {
+                let file = format!("{{name: {plugin}, arguments: {{{argument}: ''}}}}");
+                let told = read(&format!("tiers: [{{plugins: [{file}]}}]")).map(|file| file.warnings);
+                let text = format!("{told:?}");
+                assert!(!text.contains("no such argument"), "{plugin} {argument}: {text}");
+            }
+        }
     }
 
     #[test]

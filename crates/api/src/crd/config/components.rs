@@ -244,6 +244,10 @@ pub struct QueueControllerConfig {
     /// Default values of these metric labels, as a=b,c=d.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_label_to_default_metric_value: Option<String>,
+    /// What admission does about quotas of queues that exceed their parent's, alone or together: None, Warning or Block; Warning if unset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^(None|Warning|Block)?$"))]
+    pub enforce_quota_violation: Option<String>,
     /// Vertical autoscaling of the component's pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vpa: Option<Vpa>,

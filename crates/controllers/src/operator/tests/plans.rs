@@ -99,6 +99,47 @@ fn the_mode_of_gpu_sharing_reaches_admission_binder_and_schedulers() {
     assert_eq!(modes(both), "HamiCore");
 }
 
+/// The line of arguments with these words.
+fn line_of(config: Value, words: &str) -> String {
+    let plan = deployments(config, &[shard("default", json!({}))]);
+    let lines = arguments(&plan);
+    let line = lines.lines().find(|line| line.contains(words));
+    line.unwrap_or_else(|| panic!("no {words}: {lines}")).to_owned()
+}
+
+#[test]
+fn the_policy_for_quotas_that_do_not_add_up_reaches_admission() {
+    let admission = |policy: Value| {
+        let line = line_of(json!({ "queueController": policy }), "admission ");
+        let flag = line
+            .split_whitespace()
+            .find(|word| word.starts_with("--enforce-quota-violation"));
+        flag.map(str::to_owned)
+    };
+    assert_eq!(admission(json!({})), None);
+    assert_eq!(admission(json!({ "enforceQuotaViolation": "" })), None);
+    for policy in ["None", "Warning", "Block"] {
+        let flag = format!("--enforce-quota-violation={policy}");
+        assert_eq!(admission(json!({ "enforceQuotaViolation": policy })), Some(flag));
+    }
+}
+
+#[test]
+fn gangs_of_deployments_can_be_switched_off() {
+    let grouper = |args: Value| {
+        let line = line_of(json!({ "podGrouper": { "args": args } }), "--pod-grouper=true");
+        let flag = line
+            .split_whitespace()
+            .find(|word| word.starts_with("--deployment-gang-schedule"));
+        flag.map(str::to_owned)
+    };
+    assert_eq!(grouper(json!({})), None);
+    for on in [true, false] {
+        let flag = format!("--deployment-gang-schedule={on}");
+        assert_eq!(grouper(json!({ "gangScheduleDeployment": on })), Some(flag));
+    }
+}
+
 #[test]
 fn a_disabled_role_has_no_objects() {
     let off = json!({ "service": { "enabled": false } });

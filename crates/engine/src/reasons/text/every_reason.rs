@@ -482,7 +482,11 @@ fn a_value_that_is_invalid() {
         GpuShareError::NotMemory(text()),
         GpuShareError::NoUnit(text()),
         GpuShareError::NotAPortion(text()),
-        GpuShareError::LimitTooLow {
+        GpuShareError::LimitNotAbove {
+            limit: text(),
+            request: text(),
+        },
+        GpuShareError::LimitBelow {
             limit: text(),
             request: text(),
         },
@@ -497,6 +501,7 @@ fn a_value_that_is_invalid() {
             instead: "gpu-fraction.limit",
         },
         GpuShareError::WithoutShare,
+        GpuShareError::UnknownKey,
         GpuShareError::OtherContainer {
             container: text(),
             share: text(),

@@ -19,9 +19,13 @@ impl fmt::Display for GpuShareError {
                 "{text:?} is not a limit of a GPU share; write a decimal above 0 and below 1 with at most 5 digits after the point, as \
                  in 0.75"
             ),
-            GpuShareError::LimitTooLow { limit, request } => write!(
+            GpuShareError::LimitNotAbove { limit, request } => write!(
                 f,
                 "the limit {limit:?} is not above the request {request:?}; raise it, or remove it: without a limit the request is the limit"
+            ),
+            GpuShareError::LimitBelow { limit, request } => write!(
+                f,
+                "the limit {limit:?} is below the request {request:?}; raise it, or remove it: without a limit the request is the limit"
             ),
             GpuShareError::PortionWithoutFraction => f.write_str(
                 "it limits a part of a GPU and needs gpu-fraction beside it; add gpu-fraction, or write gpu-memory.limit",
@@ -40,6 +44,10 @@ impl fmt::Display for GpuShareError {
             GpuShareError::WithoutShare => {
                 f.write_str("it is for pods that share a GPU; remove it, or add gpu-fraction or gpu-memory")
             }
+            GpuShareError::UnknownKey => f.write_str(
+                "nothing reads this key; known for CONTAINER are nvidia.com/container.CONTAINER.gpu-memory.request, .gpu-memory.limit and \
+                 .gpu-compute.mode, and kai.scheduler/container.CONTAINER.gpu-memory.portion.limit",
+            ),
             GpuShareError::OtherContainer { container, share } => write!(
                 f,
                 "it names container {container:?}, but the GPU share is for container {share:?}, and a pod has one; name the same \
