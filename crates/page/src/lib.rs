@@ -24,5 +24,5 @@ mod source;
 mod synthetic;
 mod views;
 
-pub use server::router;
+pub use server::{is_forwarded, router};
 pub use source::{Access, Authorizer, BoxFuture, PageOptions, Source, StoryStep, StorySteps};
