@@ -36,6 +36,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             authorizer: Arc::new(LoopbackOnly),
             story: None,
             cluster_name: cluster_name.clone(),
+            forwarder: None,
         };
         let served = page.serve(&format!("127.0.0.1:{}", arguments.port), "--port")?;
         let address = served.address().map(|address| address.to_string()).unwrap_or_default();

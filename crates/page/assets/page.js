@@ -71,10 +71,23 @@ const steps = {
     const old = document.getElementById(id);
     const element = parse(html);
     if (!old || !element) return;
-    old.replaceWith(element);
-    settle(element);
+    const kept = keepCells(old, element);
+    if (!kept) old.replaceWith(element);
+    settle(kept ? old : element);
   },
 };
+
+// Replaces only the cells of a row that differ: when one workload starts, the positions of hundreds change, and nothing else in their rows.
+function keepCells(old, row) {
+  const lookOf = (element) => [...element.classList].filter((name) => name !== "dim").join(" ");
+  const isRow = old.matches("tbody > tr") && old.children.length === row.children.length && lookOf(old) === lookOf(row);
+  if (!isRow) return false;
+  showAges(row);
+  for (const [at, cell] of [...row.children].entries()) {
+    if (!old.children[at].isEqualNode(cell)) old.children[at].replaceWith(cell);
+  }
+  return true;
+}
 
 // Elements that have the focus may be replaced or moved; the same link gets it back.
 function keepingFocus(change) {
@@ -99,9 +112,15 @@ function apply(event, empty) {
     for (const change of changes) for (const [name, step] of Object.entries(change)) steps[name]?.(step);
   });
   seen = event.lastEventId || seen;
-  // For tests and for the curious: how long the last change took.
-  view.dataset.changed = String(Math.round((performance.now() - begin) * 10) / 10);
-  view.dataset.changes = String(Number(view.dataset.changes ?? 0) + 1);
+  // For tests and for the curious: the number of the change, and the milliseconds until it was drawn. A message that is sent in a frame
+  // comes after the frame.
+  const number = Number(view.dataset.changes ?? 0) + 1;
+  view.dataset.changes = String(number);
+  requestAnimationFrame(() => {
+    const frame = new MessageChannel();
+    frame.port1.onmessage = () => (view.dataset.drawn = `${number} ${(performance.now() - begin).toFixed(1)}`);
+    frame.port2.postMessage(null);
+  });
 }
 
 // ---- The stream of changes. It is closed while nobody sees the page.
@@ -114,11 +133,15 @@ function say(text) {
   state.dataset.state = text;
 }
 
+function streamAddress() {
+  const address = location.pathname + location.search;
+  return `/events?view=${encodeURIComponent(address)}&seen=${encodeURIComponent(seen ?? "")}`;
+}
+
 function connect() {
   clearTimeout(retry);
   source?.close();
-  const address = location.pathname + location.search;
-  source = new EventSource(`/events?view=${encodeURIComponent(address)}&seen=${encodeURIComponent(seen ?? "")}`);
+  source = new EventSource(streamAddress());
   source.onopen = () => say("live");
   source.addEventListener("change", (event) => apply(event, false));
   source.addEventListener("reset", (event) => apply(event, true));
@@ -140,8 +163,14 @@ function connect() {
 
 async function reconnect() {
   try {
-    const answer = await fetch(location.href, { method: "HEAD" });
+    const answer = await fetch(streamAddress(), { method: "HEAD" });
     if (answer.status === 401) return location.reload();
+    // The server is well, and says when to come again.
+    if (answer.headers.has("retry-after")) {
+      say("too many pages are open");
+      retry = setTimeout(reconnect, 1000 * Number(answer.headers.get("retry-after")));
+      return;
+    }
   } catch {
     // The server is away; the next try tells.
   }
@@ -167,20 +196,48 @@ function textOf(element) {
   return `${element.textContent} ${links.join(" ")}`.toLowerCase();
 }
 
-// Dims a row, or the rows in an element. In the GPU map also each cell: a node that matches by its name keeps all of its cells.
+// Dims a row, or the rows in an element.
 function dim(root) {
   const wanted = "tbody > tr, .tiles > li, ol > li";
   const queues = queueNames();
   for (const row of root.matches(wanted) ? [root] : root.querySelectorAll(wanted)) {
-    const isNode = row.id.startsWith("n:");
-    const cells = isNode ? [...row.querySelectorAll(".c > *, .sl > :not(small)")] : [];
-    const byName = !isNode || !words.length || matches(row.firstElementChild.textContent.toLowerCase());
-    const found = byName ? [] : cells.map((cell) => matches(cellText(cell, queues)));
-    cells.forEach((cell, at) => cell.classList.toggle("dim", !byName && found.includes(true) && !found[at]));
-    // Words of different cells of a node are no match: they are about different pods.
-    const match = byName && isNode ? true : isNode ? found.includes(true) || matches(badges(row)) : !words.length || matches(textOf(row));
+    const match = row.id.startsWith("n:") ? dimCells(row, queues) : !words.length || matches(textOf(row));
     row.classList.toggle("dim", !match);
   }
+}
+
+// What a search looks at in the tile of a node. A tile that changes is another element.
+const tiles = new WeakMap();
+
+function tileOf(row) {
+  const known = tiles.get(row);
+  if (known) return known;
+  const tile = { isDim: false, name: row.firstElementChild.textContent.toLowerCase(), badges: badges(row), cells: [] };
+  for (const cell of row.querySelectorAll(".c > *, .sl > :not(small)")) {
+    const parts = cell.matches("a") ? [cell] : [...cell.querySelectorAll("a, [class]")];
+    tile.cells.push({ cell, parts: parts.map((part) => [hrefOf(part), look(part)]) });
+  }
+  tiles.set(row, tile);
+  return tile;
+}
+
+// Names of pods rarely have characters that are encoded, and there are thousands of them.
+function hrefOf(link) {
+  const href = link.getAttribute("href") ?? "";
+  return (href.includes("%") ? decodeURIComponent(href) : href).toLowerCase();
+}
+
+// Dims the cells of a node that do not match; a node that matches by its name keeps all of them. Returns whether anything matches.
+function dimCells(row, queues) {
+  const tile = tileOf(row);
+  const byName = !words.length || matches(tile.name);
+  // Words of different cells of a node are no match: they are about different pods.
+  const text = ({ parts }) => parts.map(([href, of]) => `${href} ${queues.get(of)?.toLowerCase() ?? ""}`).join(" ");
+  const found = byName ? [] : tile.cells.map((cell) => matches(text(cell)));
+  const some = found.includes(true);
+  if (some || tile.isDim) tile.cells.forEach(({ cell }, at) => cell.classList.toggle("dim", some && !found[at]));
+  tile.isDim = some;
+  return byName || some || matches(tile.badges);
 }
 
 // What a node says of itself: not ready, cordoned, unified memory.
@@ -188,22 +245,19 @@ function badges(row) {
   return [...row.querySelectorAll("em")].map((badge) => badge.textContent.toLowerCase()).join(" ");
 }
 
-function cellText(cell, queues) {
-  const parts = cell.matches("a") ? [cell] : [...cell.querySelectorAll("a, [class]")];
-  return parts
-    .map((part) => `${decodeURIComponent(part.getAttribute("href") ?? "")} ${queues.get(look(part)) ?? ""}`)
-    .join(" ")
-    .toLowerCase();
-}
-
 // The classes that stand for a queue.
 function look(part) {
-  return (part.className.match(/\bq\d\b( st)?/) ?? [""])[0];
+  return /\bq\d\b( st)?/.exec(part.className)?.[0] ?? "";
 }
 
-// The names of queues by their looks, from the legend.
+// The names of queues by their looks, from the legend. Where there are more queues than looks, several share one.
 function queueNames() {
-  return new Map([...document.querySelectorAll("#legend .sw")].map((swatch) => [look(swatch), swatch.parentElement.textContent]));
+  const names = new Map();
+  for (const swatch of document.querySelectorAll("#legend .sw")) {
+    const [of, name] = [look(swatch), swatch.parentElement.textContent];
+    names.set(of, names.has(of) ? `${names.get(of)} or ${name}` : name);
+  }
+  return names;
 }
 
 let waiting = 0;

@@ -2,15 +2,17 @@
 
 use std::cell::OnceCell;
 
-use kai_view::{ClusterView, Gang, GpuUser, Node, OTHER_WORK, Pod, Queue};
+use kai_view::{ClusterView, Gang, Gpu, GpuUser, Node, OTHER_WORK, Pod, Queue};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::palette::{FOREIGN, OTHER, Palette};
+use crate::places::Order;
 
 /// A view and lookups in it.
 pub(crate) struct Facts<'a> {
     pub(crate) view: &'a ClusterView,
     pub(crate) palette: Palette<'a>,
+    order: Option<&'a Order>,
     gangs: OnceCell<FxHashMap<(&'a str, &'a str), &'a Gang>>,
     queues_of_pods: OnceCell<FxHashMap<(&'a str, &'a str), &'a str>>,
     waiting_pods: OnceCell<FxHashMap<(&'a str, &'a str), &'a Pod>>,
@@ -18,7 +20,7 @@ pub(crate) struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
-    pub(crate) fn new(view: &'a ClusterView) -> Facts<'a> {
+    pub(crate) fn new(view: &'a ClusterView, order: Option<&'a Order>) -> Facts<'a> {
         let queues = || view.queues.iter().flatten();
         let parents: FxHashSet<&str> = queues().filter_map(|queue| queue.parent.as_deref()).collect();
         let leaves = queues()
@@ -27,6 +29,7 @@ impl<'a> Facts<'a> {
         Facts {
             view,
             palette: Palette::new(leaves),
+            order,
             gangs: OnceCell::new(),
             queues_of_pods: OnceCell::new(),
             waiting_pods: OnceCell::new(),
@@ -36,6 +39,31 @@ impl<'a> Facts<'a> {
 
     pub(crate) fn nodes(&self) -> &'a [Node] {
         self.view.nodes.as_deref().unwrap_or_default()
+    }
+
+    /// The GPUs of a node in the order of their places.
+    pub(crate) fn gpus_in_place<'n>(&'n self, node: &'n Node) -> Vec<&'n Gpu> {
+        match self.order {
+            Some(order) => order.gpus(node).collect(),
+            None => node.gpus.iter().collect(),
+        }
+    }
+
+    /// Whether the pods of a gang could be read. If not, its counts say nothing.
+    pub(crate) fn knows_pods_of(&self, gang: &Gang) -> bool {
+        self.view.has_pods_of(&gang.namespace)
+    }
+
+    /// The gangs that are known to wait.
+    pub(crate) fn waiting_gangs(&self) -> impl Iterator<Item = &'a Gang> {
+        let gangs = self.view.gangs.iter().flatten();
+        gangs.filter(|gang| gang.waiting > 0)
+    }
+
+    /// How many gangs are listed whose pods could not be read.
+    pub(crate) fn gangs_of_unknown_pods(&self) -> usize {
+        let gangs = self.view.gangs.iter().flatten();
+        gangs.filter(|gang| !self.knows_pods_of(gang)).count()
     }
 
     pub(crate) fn gang(&self, namespace: &str, pod_group: &str) -> Option<&'a Gang> {

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::blocks::{Blocks, Outline};
+use crate::places::{Order, Places};
 use crate::route::Route;
 use crate::source::{Source, StoryStep, StorySteps};
 use crate::views::{self, Input};
@@ -47,6 +48,8 @@ struct Newest {
     asked: Option<Instant>,
     generation: u64,
     snapshot: Option<Arc<Snapshot>>,
+    /// Of the last view, also when nobody looks any more.
+    places: Places,
 }
 
 impl Hub {
@@ -84,8 +87,12 @@ impl Hub {
         if !last.is_some_and(|last| last.is_of(view.as_ref(), &steps)) {
             newest.generation += 1;
         }
+        // Also for an equal view: its order is that of the places, which stays.
+        let nodes = view.as_ref().and_then(|view| view.nodes.as_deref());
+        let order = nodes.map(|nodes| newest.places.update(nodes)).unwrap_or_default();
         let snapshot = Arc::new(Snapshot {
             generation: newest.generation,
+            order,
             view,
             steps,
             restricted: Mutex::default(),
@@ -174,6 +181,7 @@ type Restricted = (Arc<BTreeSet<String>>, Arc<ClusterView>);
 pub(crate) struct Snapshot {
     pub(crate) generation: u64,
     pub(crate) view: Option<Arc<ClusterView>>,
+    order: Order,
     pub(crate) steps: Vec<StoryStep>,
     restricted: Mutex<Vec<Restricted>>,
     /// Held while rendering, so that readers of the same view wait for one rendering.
@@ -246,6 +254,7 @@ impl Snapshot {
             route,
             Input {
                 view: view.as_deref(),
+                order: Some(&self.order),
                 namespaces: scope.as_deref(),
                 steps: if scope.is_none() { &self.steps } else { &[] },
             },

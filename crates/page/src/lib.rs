@@ -4,7 +4,7 @@
 //! and an event stream sends the blocks that change. The page works without its module too; the module makes it live, and adds search and keys.
 //!
 //! The crate knows no Kubernetes and no scheduler: it sees the world through [`Source`], [`Authorizer`] and [`StorySteps`]. It changes nothing,
-//! except by the steps of the playground's story, and keeps nothing while nobody looks. docs/page.md describes the views.
+//! except by the steps of the playground's story, and keeps only the places of GPUs while nobody looks. docs/page.md describes the views.
 
 mod assets;
 mod bar;
@@ -15,6 +15,7 @@ mod gzip;
 mod html;
 mod hub;
 mod palette;
+mod places;
 mod route;
 mod server;
 mod source;
@@ -23,5 +24,5 @@ mod source;
 mod synthetic;
 mod views;
 
-pub use server::router;
+pub use server::{is_forwarded, router};
 pub use source::{Access, Authorizer, BoxFuture, PageOptions, Source, StoryStep, StorySteps};

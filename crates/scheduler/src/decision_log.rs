@@ -2,10 +2,11 @@
 //!
 //! A promise (pipelined placement) is decided anew in each cycle. The log has it once, until the pod is promised another node.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use kai_api::ObjectKey;
+use kai_api::{ObjectKey, PodCondition};
 use kai_engine::Cluster;
 use kai_engine::model::{Action, GangKey, Millis};
 use kai_engine::reasons::{EvictionReason, Reason};
@@ -18,6 +19,8 @@ use rustc_hash::FxHashMap;
 const KEPT_FOR: Millis = Millis::seconds(3_600);
 /// How many decisions are kept: at about 300 bytes each, one to two MiB. A cluster that decides more often has turned over many times.
 const ENTRIES_MAX: usize = 4_096;
+/// Characters of the reason for which a pod waited. The reason of a large gang names many others.
+const WAITING_REASON_CHARACTERS_MAX: usize = 300;
 
 /// The log.
 #[derive(Debug, Default)]
@@ -47,6 +50,10 @@ struct Entry {
     gpus: Option<PodGpus>,
     /// Of a pod that is evicted.
     eviction: Option<Eviction>,
+    /// Of a pod that gets a place or the promise of one: its creation.
+    waiting_since: Option<Millis>,
+    /// The text of its condition until then, shared with the entry before it where that is the same: so it is for the pods of a gang.
+    waiting_reason: Option<Arc<str>>,
     /// As people read it; made for the first view that shows it.
     shown: Option<Arc<Decision>>,
 }
@@ -168,6 +175,11 @@ impl DecisionLog {
         // An evicted pod leaves the node that it is on. The engine has its new node, if the pod is moved.
         let left = || object.node_name().or(view.and_then(|view| view.node)).map(Arc::from);
         let gang = view.and_then(|view| view.gang);
+        let gets_place = eviction.is_none();
+        let condition = object.condition(PodCondition::SCHEDULED).filter(|_| gets_place);
+        let waiting_reason = condition
+            .and_then(|condition| condition.message.as_deref())
+            .map(|message| self.waiting_reason(message));
         let entry = Entry {
             number: self.newest + 1,
             time: after.now,
@@ -178,6 +190,8 @@ impl DecisionLog {
             node: node.cloned().or_else(left),
             gpus: view.map(|view| PodGpus::from(&view.gpus)),
             eviction,
+            waiting_since: view.filter(|_| gets_place).map(|view| view.created),
+            waiting_reason,
             shown: None,
         };
         self.prune(after.now);
@@ -186,6 +200,20 @@ impl DecisionLog {
         }
         self.newest = entry.number;
         self.entries.push_back(entry);
+    }
+
+    /// The text of a condition, shortened.
+    fn waiting_reason(&self, message: &str) -> Arc<str> {
+        let end = message.char_indices().nth(WAITING_REASON_CHARACTERS_MAX);
+        let text: Cow<'_, str> = match end {
+            Some((end, _)) => format!("{}…", &message[..end]).into(),
+            None => message.into(),
+        };
+        let last = self.entries.back().and_then(|entry| entry.waiting_reason.as_ref());
+        match last.filter(|last| ***last == *text) {
+            Some(last) => Arc::clone(last),
+            None => text.as_ref().into(),
+        }
     }
 
     fn prune(&mut self, now: Millis) {
@@ -252,6 +280,8 @@ impl Entry {
             }),
             reason: self.reason(),
             fairness: self.eviction.as_ref().and_then(|eviction| fairness(&eviction.reason)),
+            waiting_since: self.waiting_since.map(Into::into),
+            waiting_reason: self.waiting_reason.as_deref().map(str::to_owned),
         }
     }
 

@@ -38,6 +38,12 @@ pub struct Decision {
     /// where it is unknown.
     #[serde(default)]
     pub fairness: Option<Fairness>,
+    /// Since when a pod that gets a place waited: its creation. `None` for an eviction and where it is unknown.
+    #[serde(default)]
+    pub waiting_since: Option<Time>,
+    /// Why it waited: the last reason in its condition, which may be shortened. `None` if the condition had none yet.
+    #[serde(default)]
+    pub waiting_reason: Option<String>,
 }
 
 /// Kinds of decisions.

@@ -1,7 +1,8 @@
 //! Takes the names of workloads in other namespaces out of a text.
 //!
 //! All texts of the scheduler write a workload as `Job team-a/train`, and a pod or gang as `team-a/train`. A namespace has no dot, so
-//! that resource names and labels such as `nvidia.com/gpu` are told apart.
+//! that resource names and labels such as `nvidia.com/gpu` are told apart. The node agent writes a container as
+//! `team-a/train-0, container main`.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -13,6 +14,9 @@ pub const OTHER_WORK: &str = "other work";
 const NO_NAMES: [&str; 1] = ["affinity/selector"];
 /// What may stand before a name besides a kind, which is one word with a capital.
 const LEADS: [&str; 2] = ["pod group ", "pod "];
+
+/// What stands between the name of a pod and that of its container.
+const CONTAINER: &str = ", container ";
 
 /// In place of a text with names that have no clear end.
 const NOT_SHOWN: &str = "the reason names other work, which is not shown";
@@ -69,7 +73,8 @@ fn without_foreign_names<'a>(text: &'a str, namespaces: &BTreeSet<String>) -> Co
         let before = without_kind(&text[copied..start]);
         clean.push_str(before);
         clean.push_str(OTHER_WORK);
-        copied = end;
+        copied = end + container_after(&text[end..]);
+        at = copied;
     }
     match copied {
         0 => Cow::Borrowed(text),
@@ -84,6 +89,12 @@ fn is_name_character(character: char) -> bool {
 /// Where the name at the end of the text starts.
 fn start_of_name(text: &str) -> usize {
     text.trim_end_matches(is_name_character).len()
+}
+
+/// The length of the name of a container at the start of the text, with what stands before it.
+fn container_after(text: &str) -> usize {
+    let container = text.strip_prefix(CONTAINER).map(end_of_name);
+    container.map_or(0, |end| CONTAINER.len() + end)
 }
 
 /// Where the name at the start of the text ends. A full stop after the name is none of its characters.
@@ -138,6 +149,10 @@ mod tests {
             "preempted by other work; it has",
         );
         check("as \"a/b\" says", "as \"other work\" says");
+        check(
+            "2 container(s) are not held: a/train-0, container secret-model: gone; mine/llm-0, container main: gone; b/x, container y.",
+            "2 container(s) are not held: other work: gone; mine/llm-0, container main: gone; other work.",
+        );
         let kept = [
             "2 node(s) didn't have enough resources: nvidia.com/mig-1g.5gb or kubernetes.io/x",
             "node(s) didn't match Pod's node affinity/selector",

@@ -38,6 +38,28 @@ pub struct MissingList {
     pub message: String,
 }
 
+/// The lists that change decisions. Volumes and ConfigMaps only restrict pods that name them; without them these pods' own conditions tell.
+const DECISIVE: [List; 7] = [
+    List::Nodes,
+    List::Pods,
+    List::Queues,
+    List::PodGroups,
+    List::BindRequests,
+    List::Topologies,
+    List::PriorityClasses,
+];
+
+/// Whether every list that changes decisions is there as a whole.
+pub(crate) fn is_complete(missing: &[MissingList]) -> bool {
+    !missing.iter().any(|missing| DECISIVE.contains(&missing.list))
+}
+
+/// Whether the pods of a namespace are all there.
+pub(crate) fn has_pods_of(missing: &[MissingList], namespace: &str) -> bool {
+    let mut missing = missing.iter().filter(|missing| missing.list == List::Pods);
+    missing.all(|missing| missing.only_namespace.as_deref() == Some(namespace))
+}
+
 /// Which lists the mirror was given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Knowledge {
@@ -60,19 +82,9 @@ impl Knowledge {
         missing.is_some_and(|missing| missing.only_namespace.is_none())
     }
 
-    /// Whether the engine decides as the scheduler does: it has every list that changes decisions. Volumes and ConfigMaps only
-    /// restrict pods that name them; without them these pods' own conditions tell.
+    /// Whether the engine decides as the scheduler does: it has every list that changes decisions.
     pub fn is_complete(&self) -> bool {
-        let decisive = [
-            List::Nodes,
-            List::Pods,
-            List::Queues,
-            List::PodGroups,
-            List::BindRequests,
-            List::Topologies,
-            List::PriorityClasses,
-        ];
-        !decisive.iter().any(|list| self.lacks(*list))
+        is_complete(&self.missing)
     }
 
     /// Whether every pod of the cluster is known, and with it what is free.

@@ -139,6 +139,16 @@ impl ClusterView {
         }
     }
 
+    /// Whether every list that changes decisions is in the view. Without one of them positions are unknown.
+    pub fn is_complete(&self) -> bool {
+        knowledge::is_complete(&self.missing)
+    }
+
+    /// Whether the pods of this namespace could be read. If not, the counts of its gangs say nothing.
+    pub fn has_pods_of(&self, namespace: &str) -> bool {
+        knowledge::has_pods_of(&self.missing, namespace)
+    }
+
     /// The gangs that wait, in the order of queues and positions: what `kai pending` shows.
     pub fn waiting_gangs(&self) -> Vec<&Gang> {
         let mut waiting: Vec<&Gang> = self.gangs.iter().flatten().filter(|gang| gang.waiting > 0).collect();

@@ -39,7 +39,7 @@ pub struct Pod {
     /// Creation time.
     pub created: Time,
     /// Since when it has its status: the creation of a pod that waits, the deletion time of a pod that is being deleted, the last start of
-    /// the gang of another one. `None` = unknown.
+    /// the gang of a pod that starts, the start of the containers of a running pod. `None` = unknown.
     pub since: Option<Time>,
     /// Why it waits or was evicted.
     pub reason: Option<Text>,
@@ -143,7 +143,7 @@ pub(crate) fn pods(
             gpu_limit: enforcement::of_pod(&view.gpus, object),
             gpu_groups: view.gpu_groups.iter().map(|group| texts.text(group)).collect(),
             created: view.created.into(),
-            since: since(&view, start).map(Time::from),
+            since: since(&view, start, pod_started(&view, mirror)).map(Time::from),
             reason: reason.map(|reason| texts.text(&reason)),
             reason_source,
         }
@@ -159,11 +159,17 @@ pub(crate) fn metadata<'a>(view: &PodView<'_>, mirror: &'a ClusterMirror) -> Opt
     mirror.pod_by_uid(view.uid).map(|(_, pod)| pod.metadata())
 }
 
-fn since(view: &PodView<'_>, start: Option<Millis>) -> Option<Millis> {
+fn pod_started(view: &PodView<'_>, mirror: &ClusterMirror) -> Option<Millis> {
+    mirror.pod_by_uid(view.uid).and_then(|(_, pod)| pod.started())
+}
+
+/// `start` is the last start of the gang, `started` that of the pod's containers.
+fn since(view: &PodView<'_>, start: Option<Millis>, started: Option<Millis>) -> Option<Millis> {
     match view.status {
         Status::Pending | Status::Gated | Status::Pipelined => Some(view.created),
         Status::Releasing | Status::StuckInReleasing => view.deletion,
-        Status::Binding | Status::Bound | Status::Running => start.filter(|start| *start >= view.created),
+        Status::Binding | Status::Bound => start.filter(|start| *start >= view.created),
+        Status::Running => started,
         Status::Succeeded | Status::Failed | Status::Unknown => None,
     }
 }

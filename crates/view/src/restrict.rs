@@ -193,5 +193,11 @@ fn restricted_decision(decision: &Arc<Decision>, filter: &NameFilter<'_>) -> Arc
             Arc::make_mut(&mut shared).reason = Some(clean.into_owned());
         }
     }
+    if let Some(reason) = &decision.waiting_reason {
+        let clean = filter.clean(reason);
+        if clean != reason.as_str() {
+            Arc::make_mut(&mut shared).waiting_reason = Some(clean.into_owned());
+        }
+    }
     shared
 }

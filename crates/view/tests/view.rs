@@ -409,6 +409,8 @@ fn eviction() -> Decision {
         }),
         reason: text("reclaimed for Job team/earlier-owner (1 pod in all)"),
         fairness: Some(serde_json::from_value(fairness).unwrap()),
+        waiting_since: None,
+        waiting_reason: None,
     }
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod constraints;
 mod requests;
 mod reservation;
 mod share_terms;
+mod started;
 mod template;
 mod transitions;
 mod usage;
@@ -65,13 +66,32 @@ impl Object for Pod {
     }
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Status {
     phase: Option<Text>,
     nominated_node_name: Option<Text>,
     #[serde(deserialize_with = "conditions::unmet")]
     conditions: Vec<PodCondition>,
+    /// When the container started that has run for longest.
+    #[serde(rename = "containerStatuses", deserialize_with = "started::earliest")]
+    started: Option<Millis>,
+}
+
+impl Status {
+    /// A container that starts again is no change: nothing is decided by its time, and containers may start again and again.
+    fn same_content(&self, earlier: &Status) -> bool {
+        let Status {
+            phase,
+            nominated_node_name,
+            conditions,
+            started,
+        } = self;
+        *phase == earlier.phase
+            && *nominated_node_name == earlier.nominated_node_name
+            && *conditions == earlier.conditions
+            && started.is_some() == earlier.started.is_some()
+    }
 }
 
 /// What distinguishes the scheduler's pods and its reservation pods from other pods.
@@ -113,7 +133,7 @@ impl Pod {
             status,
         } = self;
         // The field that changes most comes first.
-        *status == earlier.status && *spec == earlier.spec && metadata.same_content(&earlier.metadata)
+        status.same_content(&earlier.status) && *spec == earlier.spec && metadata.same_content(&earlier.metadata)
     }
 
     /// The scheduler in the pod's spec.
@@ -129,6 +149,11 @@ impl Pod {
     /// The phase. An unknown text counts as phase `Unknown`.
     pub fn phase(&self) -> PodPhase {
         self.read_phase(&mut Vec::new())
+    }
+
+    /// When the container started that has run for longest; `None` = none runs.
+    pub fn started(&self) -> Option<Millis> {
+        self.status.started
     }
 
     /// Whether the pod has a deletion timestamp.

@@ -307,6 +307,8 @@ mod tests {
             beneficiary: None,
             reason: None,
             fairness: None,
+            waiting_since: None,
+            waiting_reason: None,
         }
     }
 

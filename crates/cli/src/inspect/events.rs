@@ -205,6 +205,8 @@ impl Lookup<'_> {
             beneficiary: None,
             reason: None,
             fairness: None,
+            waiting_since: None,
+            waiting_reason: None,
         };
         match kind {
             DecisionKind::Evict => self.evictions(decision, event, message),

@@ -16,7 +16,10 @@ impl Authorizer for LoopbackOnly {
     fn authorize(&self, peer: IpAddr, _: Option<&str>) -> BoxFuture<'_, Access> {
         let access = match peer.to_canonical().is_loopback() {
             true => Access::Everything,
-            false => Access::Refused(403, "this page is for the machine on which it runs".to_owned()),
+            false => Access::Refused(
+                403,
+                "this page is for the machine on which it runs, without a proxy".to_owned(),
+            ),
         };
         Box::pin(std::future::ready(access))
     }
@@ -213,6 +216,7 @@ mod tests {
             source,
             story: None,
             cluster_name: "test".to_owned(),
+            forwarder: None,
         };
         // As if all requests came from another machine.
         let remote = ConnectInfo(SocketAddr::from(([10, 0, 0, 7], 1)));

@@ -1,6 +1,7 @@
 //! Serves the page (`kai-page`): where it gets the cluster from, and what a request may see.
 
 mod access;
+mod forward;
 mod live;
 mod scheduler;
 mod slot;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use kai_page::{Authorizer, PageOptions, Source, StorySteps};
 
 pub(crate) use access::{LoopbackOnly, RightsOfToken};
+pub(crate) use forward::{Election, Forwarder};
 pub(crate) use live::LiveSource;
 pub(crate) use scheduler::SchedulerSource;
 pub use slot::PageSlot;
@@ -22,6 +24,8 @@ pub(crate) struct Page {
     pub(crate) authorizer: Arc<dyn Authorizer>,
     pub(crate) story: Option<Arc<dyn StorySteps>>,
     pub(crate) cluster_name: String,
+    /// Set in a replica that takes part in an election.
+    pub(crate) forwarder: Option<Forwarder>,
 }
 
 impl Page {
@@ -31,11 +35,15 @@ impl Page {
     }
 
     fn router(self) -> axum::Router {
-        kai_page::router(PageOptions {
+        let router = kai_page::router(PageOptions {
             source: self.source,
             authorizer: self.authorizer,
             story: self.story,
             cluster_name: self.cluster_name,
-        })
+        });
+        match self.forwarder {
+            Some(forwarder) => router.layer(axum::middleware::from_fn_with_state(forwarder, forward::forward)),
+            None => router,
+        }
     }
 }

@@ -21,6 +21,11 @@ impl PageSlot {
         Shown { slot: self.clone() }
     }
 
+    /// Whether a scheduler runs in this process.
+    pub(super) fn is_filled(&self) -> bool {
+        self.scheduler().is_some()
+    }
+
     fn scheduler(&self) -> Option<ViewHandle> {
         self.scheduler.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

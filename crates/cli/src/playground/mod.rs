@@ -182,6 +182,7 @@ fn serve_page(arguments: &Arguments, source: &Arc<dyn Source>, steps: &Arc<Steps
                 .is_none()
                 .then_some(steps as Arc<dyn kai_page::StorySteps>),
             cluster_name: "the playground".to_owned(),
+            forwarder: None,
         }
     };
     let served = match arguments.ui_address.as_deref() {

@@ -3,6 +3,7 @@
 //! `table.rs` lists the roles; a file for each has its flags, its lease and how it runs. `run.rs` is what their processes have in common:
 //! connect, elect a leader, serve metrics and health, stop at a signal.
 
+mod accept;
 pub(crate) mod admission;
 pub(crate) mod all;
 mod announce;

@@ -12,16 +12,16 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use super::announce::{self, Leader};
-use super::process::{Connection, Election, IgnoredRates, Process};
+use super::process::{self, Connection, IgnoredRates, Process};
 use super::table::{self, RoleSettings};
 use super::{PageSlot, readiness, serve};
 use crate::log;
-use crate::page::{Page, RightsOfToken};
+use crate::page::{Election, Forwarder, Page, RightsOfToken};
 
 /// Which replicas of a role work.
 pub(super) enum Leadership {
     /// The replica that holds the leases of the roles, if the flags turn the election on.
-    Elected(Election),
+    Elected(process::Election),
     /// Every replica.
     EveryReplica,
 }
@@ -52,7 +52,7 @@ pub(crate) struct ElectedRole<A: Args> {
     #[command(flatten)]
     process: Process,
     #[command(flatten)]
-    election: Election,
+    election: process::Election,
     #[command(flatten, next_help_heading = "Role")]
     role: A,
     #[command(flatten)]
@@ -99,7 +99,7 @@ impl PageAddress {
     }
 
     /// Serves the page on a thread of its own.
-    fn serve(&self, client: &Client) -> anyhow::Result<serve::Served> {
+    fn serve(&self, client: &Client, leader: &Leader) -> anyhow::Result<serve::Served> {
         let source = Arc::new(self.slot.clone());
         let authorizer = kai_cluster::ViewAuthorizer::new(Some(client.clone()));
         let page = Page {
@@ -107,8 +107,26 @@ impl PageAddress {
             source,
             story: None,
             cluster_name: client.address().to_owned(),
+            forwarder: self.forwarder(client, leader),
         };
         page.serve(&self.ui_address, "--ui-address")
+    }
+
+    /// Leads readers to the replica that shows the cluster, where replicas elect one.
+    fn forwarder(&self, client: &Client, leader: &Leader) -> Option<Forwarder> {
+        let Leader::Elected(replica, leases) = leader else {
+            return None;
+        };
+        let election = Election {
+            client: client.clone(),
+            namespace: replica.namespace.clone(),
+            // The scheduler is the first role.
+            lease: leases.first()?.clone(),
+            own_pod: host_of(&replica.identity).to_owned(),
+            port: self.ui_address.rsplit_once(':')?.1.parse().ok()?,
+            roles: Handle::current(),
+        };
+        Some(Forwarder::new(election, self.slot.clone()))
     }
 }
 
@@ -172,7 +190,7 @@ where
         let steps = StartSteps::begin(&context);
         let serving = serve::health_and_metrics(&process.listen_address, &context, process.readers())?;
         let probes = serve::health(&process.health_probe_bind_address, &context)?;
-        let page = start.page.serve(&client)?;
+        let page = start.page.serve(&client, &leader)?;
         let ports = announce::Ports {
             metrics_and_health: serving.address(),
             probes: probes.address(),

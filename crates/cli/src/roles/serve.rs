@@ -5,7 +5,7 @@
 //! process that does not answer, and the new process would begin with the same work.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::anyhow;
 use axum::Router;
@@ -16,6 +16,8 @@ use axum::routing::get;
 use kai_cluster::{Access, Context, MetricsAuthorizer};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
+
+use super::accept::{self, Limits};
 
 const METRICS: &str = "/metrics";
 
@@ -134,13 +136,14 @@ fn listen(address: &str, router: Router, port: Port) -> anyhow::Result<Served> {
         ended,
         address: listener.as_ref().and_then(|listener| listener.local_addr().ok()),
     };
-    let router = router.into_make_service_with_connect_info::<SocketAddr>();
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let serve = move || {
         let result = runtime.block_on(async {
             let serving = async {
                 match listener {
-                    Some(listener) => axum::serve(tokio::net::TcpListener::from_std(listener)?, router).await,
+                    Some(listener) => {
+                        accept::serve(tokio::net::TcpListener::from_std(listener)?, router, Limits::default()).await
+                    }
                     None => std::future::pending().await,
                 }
             };
@@ -172,8 +175,13 @@ async fn metrics(
     if let Some(authorizer) = reading.authorizer {
         let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = token.map(str::to_owned);
-        let asked = async move { authorizer.authorize(peer.ip(), token.as_deref(), METRICS).await };
-        let entry = match peer.ip().is_loopback() {
+        // A proxy in the same pod connects over loopback for clients from anywhere.
+        let client = match kai_page::is_forwarded(&headers) {
+            true => Ipv4Addr::UNSPECIFIED.into(),
+            false => peer.ip(),
+        };
+        let asked = async move { authorizer.authorize(client, token.as_deref(), METRICS).await };
+        let entry = match client.is_loopback() {
             // A loopback reader needs no check by the API server.
             true => asked.await,
             false => reading.roles.spawn(asked).await.unwrap_or(Access::Unavailable),

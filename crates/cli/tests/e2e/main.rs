@@ -17,5 +17,8 @@ mod rights;
 mod security;
 mod sharing;
 mod snapshots;
+#[path = "../../../page/tests/browser/webdriver.rs"]
+#[allow(dead_code)] // The tests of the page use the rest.
+mod webdriver;
 mod without_agent;
 mod workloads;

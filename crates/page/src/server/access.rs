@@ -1,6 +1,6 @@
 //! Who may see what: the token of a request, the check of its host, the check of its origin.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use axum::extract::{ConnectInfo, Request, State};
@@ -51,10 +51,25 @@ impl Caller {
     }
 }
 
-/// The address of the peer. The program that serves the router provides it.
+/// The address of the client. The program that serves the router provides that of the peer.
+///
+/// A proxy in the same pod (a sidecar of a mesh, a login proxy) connects over loopback for clients from anywhere: such a request counts as one
+/// of an unspecified address, which needs a token.
 pub(super) fn peer(request: &Request) -> Option<IpAddr> {
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>()?;
-    Some(peer.0.ip().to_canonical())
+    let peer = peer.0.ip().to_canonical();
+    match peer.is_loopback() && is_forwarded(request.headers()) {
+        true => Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+        false => Some(peer),
+    }
+}
+
+/// Whether a proxy says by a header that it forwards the request of another client.
+pub fn is_forwarded(headers: &HeaderMap) -> bool {
+    const NAMES: [&str; 5] = ["forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip"];
+    const PREFIXES: [&str; 3] = ["x-forwarded-", "x-envoy-", "l5d-"];
+    let says_so = |name: &str| NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    headers.keys().any(|name| says_so(name.as_str()))
 }
 
 /// Refuses requests that reach a loopback address by another name, and adds the headers of every answer.

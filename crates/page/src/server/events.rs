@@ -13,7 +13,7 @@ use axum::extract::{Extension, State};
 use axum::response::Response;
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
-use http::{StatusCode, Uri};
+use http::{Method, StatusCode, Uri};
 use kai_view::Time;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -21,7 +21,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::App;
 use super::access::Caller;
-use super::respond::plain;
+use super::respond::{busy, plain};
 use crate::blocks::{Outline, changes};
 use crate::hub::Snapshot;
 use crate::route::{Route, parameter};
@@ -39,6 +39,7 @@ const EVENTS_WAITING_MAX: usize = 1;
 pub(super) async fn events(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
+    method: Method,
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
@@ -47,12 +48,12 @@ pub(super) async fn events(
         return plain(StatusCode::BAD_REQUEST, "`view` has to be the path and query of a view");
     };
     let Ok(permit) = app.streams.clone().try_acquire_owned() else {
-        let mut response = plain(StatusCode::SERVICE_UNAVAILABLE, "too many pages are open");
-        response
-            .headers_mut()
-            .insert(header::RETRY_AFTER, HeaderValue::from_static("10"));
-        return response;
+        return busy("too many pages are open");
     };
+    // The module asks whether it may come, since a browser does not tell it why a stream was refused.
+    if method == Method::HEAD {
+        return plain(StatusCode::OK, "there is a place");
+    }
     // A browser that lost its connection says by itself what it has; a new page by its address.
     let last = headers
         .get("last-event-id")
@@ -92,6 +93,14 @@ struct Stream {
     sender: mpsc::Sender<Result<Bytes, Infallible>>,
 }
 
+/// What the caller of a stream may see now, beside what it could see when the stream began.
+enum Judgement {
+    Same,
+    Other,
+    /// Nobody can tell: the API server does not answer.
+    Unknown,
+}
+
 impl Stream {
     async fn run(mut self) {
         let _reader = self.app.hub.reader();
@@ -104,7 +113,7 @@ impl Stream {
             if self.step(&next).await.is_none() {
                 return;
             }
-            let (generation, time) = (next.generation, next.time());
+            let (generation, time, has_view) = (next.generation, next.time(), next.view.is_some());
             // A stream that waits holds no view.
             drop(next);
             next = loop {
@@ -116,10 +125,19 @@ impl Stream {
                 }
                 if judged + JUDGE_PERIOD <= Instant::now() {
                     judged = Instant::now();
-                    if !self.is_still_allowed().await {
-                        // The page loads itself again, with the access that it has now.
-                        let _ = self.send("event: access\ndata:\n\n".to_owned()).await;
+                    // Another replica may lead by now: the next connection finds it.
+                    if !has_view {
                         return;
+                    }
+                    match self.judge_again().await {
+                        Judgement::Same => {}
+                        // The page loads itself again, with the access that it has now.
+                        Judgement::Other => {
+                            let _ = self.send("event: access\ndata:\n\n".to_owned()).await;
+                            return;
+                        }
+                        // The browser keeps what it has, and tries again.
+                        Judgement::Unknown => return,
                     }
                 }
                 let due = heartbeat.min(judged + JUDGE_PERIOD);
@@ -130,10 +148,13 @@ impl Stream {
         }
     }
 
-    async fn is_still_allowed(&self) -> bool {
+    async fn judge_again(&self) -> Judgement {
         let Caller { peer, token, scope } = &self.caller;
-        let judged = Caller::judge(&self.app, *peer, token.clone()).await;
-        judged.is_ok_and(|now| now.scope == *scope)
+        match Caller::judge(&self.app, *peer, token.clone()).await {
+            Ok(now) if now.scope == *scope => Judgement::Same,
+            Err((status, _)) if status.is_server_error() => Judgement::Unknown,
+            Ok(_) | Err(_) => Judgement::Other,
+        }
     }
 
     /// Sends what differs from what the browser has. `None` = the browser is gone.

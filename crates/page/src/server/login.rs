@@ -1,6 +1,7 @@
 //! The form for a token. The token is kept in a cookie that scripts cannot read and other sites cannot send.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Form;
 use axum::extract::{Request, State};
@@ -16,8 +17,11 @@ use super::respond::{html, plain, see_other};
 use crate::document::Document;
 use crate::route::{Route, parameter};
 
-/// Tokens of Kubernetes are below this size.
-const TOKEN_BYTES_MAX: usize = 8 * 1_024;
+/// Browsers keep cookies of up to 4,096 bytes, with name and attributes, and drop larger ones without a word.
+const TOKEN_BYTES_MAX: usize = 3_900;
+/// How long a client may take to send the form.
+const FORM_TIMEOUT: Duration = Duration::from_secs(10);
+const TOO_LARGE: &str = "this token is larger than a browser keeps (3,900 bytes); use `kubectl port-forward`, or a client that sends it as `Authorization: Bearer`";
 
 #[derive(Deserialize)]
 pub(super) struct LogIn {
@@ -59,14 +63,18 @@ pub(super) async fn log_in(State(app): State<Arc<App>>, request: Request) -> Res
     if !is_same_origin(&headers) {
         return foreign_origin();
     }
-    let form = <Form<LogIn> as axum::extract::FromRequest<()>>::from_request(request, &()).await;
-    let (Some(peer), Ok(Form(LogIn { token, next }))) = (peer, form) else {
+    let form = <Form<LogIn> as axum::extract::FromRequest<()>>::from_request(request, &());
+    let form = tokio::time::timeout(FORM_TIMEOUT, form).await;
+    let (Some(peer), Ok(Ok(Form(LogIn { token, next })))) = (peer, form) else {
         return plain(StatusCode::BAD_REQUEST, "the form could not be read");
     };
     let token = token.trim();
     // Visible characters only, and none that ends a value of a cookie.
     let is_token = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b';' | b',' | b'"' | b'\\');
-    if token.is_empty() || token.len() > TOKEN_BYTES_MAX || !token.bytes().all(is_token) {
+    if token.len() > TOKEN_BYTES_MAX {
+        return page(&app, StatusCode::UNAUTHORIZED, &next, Some(TOO_LARGE));
+    }
+    if token.is_empty() || !token.bytes().all(is_token) {
         return page(&app, StatusCode::UNAUTHORIZED, &next, Some("this is not a token"));
     }
     match Caller::judge(&app, peer, Some(token.to_owned())).await {

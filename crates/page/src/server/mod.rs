@@ -1,6 +1,7 @@
 //! The HTTP side: routes, access, headers, compression.
 
 mod access;
+mod answers;
 mod events;
 mod login;
 mod pages;
@@ -15,6 +16,8 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::{get, post};
 use tokio::sync::Semaphore;
+
+pub use access::is_forwarded;
 
 use crate::hub::Hub;
 use crate::source::{Authorizer, PageOptions, Source, StorySteps};
@@ -35,6 +38,7 @@ pub(crate) struct App {
     cluster_name: String,
     streams: Arc<Semaphore>,
     explanations: Semaphore,
+    answers: Arc<Semaphore>,
 }
 
 /// The routes of the page. They need the peer's address: serve them with `into_make_service_with_connect_info::<SocketAddr>()`.
@@ -55,13 +59,15 @@ pub fn router(options: PageOptions) -> Router {
         cluster_name,
         streams: Arc::new(Semaphore::new(STREAMS_MAX)),
         explanations: Semaphore::new(EXPLANATIONS_MAX),
+        answers: Arc::new(Semaphore::new(answers::ANSWERS_MAX)),
     });
     Router::new()
-        .route("/events", get(events::events))
         .route("/view.json", get(pages::view_json))
+        .fallback(get(pages::view))
+        .layer(axum::middleware::from_fn_with_state(app.clone(), answers::bound))
+        .route("/events", get(events::events))
         .route("/remedies/{namespace}/{pod}", get(pages::remedies))
         .route("/story/{step}", post(pages::submit))
-        .fallback(get(pages::view))
         .layer(axum::middleware::from_fn_with_state(app.clone(), access::authorize))
         // Without access: the files of the program, and the form for a token.
         .route("/assets/{name}", get(pages::asset))

@@ -16,7 +16,8 @@ pub(super) fn harden(headers: &mut HeaderMap) {
     let fixed = [
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::REFERRER_POLICY, "no-referrer"),
+        // Not `no-referrer`: browsers then send `Origin: null` with the form for a token, unless the page has HTTPS or is on loopback.
+        (header::REFERRER_POLICY, "same-origin"),
         (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     ];
     for (name, value) in fixed {
@@ -63,6 +64,14 @@ pub(super) fn plain(status: StatusCode, text: impl Into<String>) -> Response {
     let mut text = text.into();
     text.push('\n');
     content(status, "text/plain; charset=utf-8", text, false)
+}
+
+/// All places are taken. The header tells the module that the server is well.
+pub(super) fn busy(text: &'static str) -> Response {
+    let mut response = plain(StatusCode::SERVICE_UNAVAILABLE, text);
+    let headers = response.headers_mut();
+    headers.insert(header::RETRY_AFTER, HeaderValue::from_static("10"));
+    response
 }
 
 /// Leads a browser to another page of this server.

@@ -16,6 +16,7 @@ use serde_json::json;
 use tower::ServiceExt as _;
 
 use super::STREAMS_MAX;
+use super::answers::{ANSWERS_MAX, SEND};
 use crate::source::{Access, Authorizer, BoxFuture, PageOptions, Source, StoryStep, StorySteps};
 use crate::synthetic::{START_MS, Simulation};
 
@@ -24,6 +25,8 @@ struct World {
     view: Mutex<Option<Arc<ClusterView>>>,
     submitted: AtomicUsize,
     revoked: AtomicBool,
+    /// The API server does not answer.
+    is_away: AtomicBool,
 }
 
 /// An explanation that names work of two namespaces.
@@ -53,6 +56,7 @@ impl Source for World {
 impl Authorizer for World {
     fn authorize(&self, peer: IpAddr, token: Option<&str>) -> BoxFuture<'_, Access> {
         let access = match token {
+            _ if self.is_away.load(Ordering::Relaxed) => Access::Refused(503, "the API server does not say".to_owned()),
             _ if self.revoked.load(Ordering::Relaxed) => Access::Refused(401, "the token has expired".to_owned()),
             None if peer.is_loopback() => Access::Everything,
             Some("all") => Access::Everything,
@@ -103,6 +107,7 @@ impl Page {
             view: Mutex::new(Some(Arc::new(Simulation::small(START_MS).view()))),
             submitted: AtomicUsize::new(0),
             revoked: AtomicBool::new(false),
+            is_away: AtomicBool::new(false),
         });
         let router = super::router(PageOptions {
             source: world.clone(),
@@ -191,7 +196,7 @@ async fn every_answer_has_the_headers() {
         ];
         assert_eq!(policy.split("; ").collect::<Vec<_>>(), expected, "{address}");
         assert_eq!(headers["x-content-type-options"], "nosniff");
-        assert_eq!(headers["referrer-policy"], "no-referrer");
+        assert_eq!(headers["referrer-policy"], "same-origin");
         let cache = headers["cache-control"].to_str().unwrap();
         assert_eq!(
             cache == "no-store",
@@ -273,6 +278,36 @@ async fn loopback_is_open_by_its_own_names_only() {
     assert_eq!(response.status(), StatusCode::FORBIDDEN, "127.0.0.1 as an IPv6 address");
 }
 
+/// A proxy in the pod connects over loopback, for clients from anywhere.
+#[tokio::test]
+async fn what_a_proxy_forwards_is_not_of_this_machine() {
+    let page = Page::new();
+    let proxies = [
+        ("forwarded", "for=192.0.2.7"),
+        ("x-forwarded-for", "192.0.2.7"),
+        ("x-forwarded-proto", "https"),
+        ("x-real-ip", "192.0.2.7"),
+        ("x-envoy-external-address", "192.0.2.7"),
+        ("l5d-client-id", "somebody"),
+        ("via", "1.1 proxy"),
+    ];
+    for proxy in proxies {
+        let (status, _, text) = page.get(LOOPBACK, "/view.json", &[proxy]).await;
+        assert_eq!(status, StatusCode::UNAUTHORIZED, "{proxy:?}: {text}");
+        let token = ("authorization", "Bearer vision");
+        let (status, _, text) = page.get(LOOPBACK, "/view.json", &[proxy, token]).await;
+        assert_eq!(status, StatusCode::OK, "{proxy:?}");
+        assert!(text.contains("\"hidden\":{"), "{proxy:?}: only what the token may see");
+    }
+    // With a token it may have any name, as from elsewhere.
+    let request = Request::get("/view.json")
+        .header("host", "kai.example")
+        .header("x-forwarded-for", "192.0.2.7")
+        .header("authorization", "Bearer all");
+    let response = page.send(LOOPBACK, request.body(Body::empty()).unwrap()).await;
+    assert_eq!(response.status(), StatusCode::OK);
+}
+
 #[tokio::test]
 async fn a_browser_without_a_token_gets_the_form() {
     let page = Page::new();
@@ -341,6 +376,27 @@ async fn the_form_sets_a_cookie_that_only_this_page_gets() {
             .await;
         assert_eq!(headers["location"], "/", "{next}");
     }
+    // Over plain HTTP a browser says its origin only.
+    let own = ("origin", "http://localhost:8080");
+    let (status, headers, _) = page.post(REMOTE, "/login", &[own], body).await;
+    assert_eq!(status, StatusCode::SEE_OTHER);
+    assert!(headers.contains_key("set-cookie"));
+    let (status, _, _) = page.post(REMOTE, "/login", &[("origin", "null")], body).await;
+    assert_eq!(status, StatusCode::FORBIDDEN);
+    // A browser would drop the cookie.
+    let (status, headers, html) = page
+        .post(
+            REMOTE,
+            "/login",
+            &[SAME_ORIGIN],
+            &format!("token={}", "a".repeat(4_000)),
+        )
+        .await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+    assert!(
+        html.contains("larger than a browser keeps") && !headers.contains_key("set-cookie"),
+        "{html}"
+    );
     let (status, headers, _) = page.post(REMOTE, "/logout", &[SAME_ORIGIN], "").await;
     assert_eq!(status, StatusCode::SEE_OTHER);
     assert_eq!(
@@ -609,6 +665,63 @@ async fn a_stream_ends_when_its_access_does() {
     assert!(events.next().await.is_none());
 }
 
+/// The page must not load itself again: it would get a text that nothing loads again.
+#[tokio::test(start_paused = true)]
+async fn a_stream_ends_without_a_word_while_the_api_server_is_away() {
+    let page = Page::new();
+    let mut events = Events::open(&page, "/events?view=/queues", &[]).await;
+    let seen = events.next().await.unwrap().id.unwrap();
+    page.world.is_away.store(true, Ordering::Relaxed);
+    assert!(
+        events.next().await.is_none(),
+        "no event says that the access has changed"
+    );
+    let (status, headers, _) = page.get(LOOPBACK, "/events?view=/queues", &[]).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(!headers.contains_key("retry-after"), "the browser tries again soon");
+    // It is back, and the page goes on with what it has.
+    page.world.is_away.store(false, Ordering::Relaxed);
+    let mut view = page.world.view.lock().clone().unwrap().as_ref().clone();
+    view.queues.as_mut().unwrap()[2].gangs_waiting = Some(77);
+    *page.world.view.lock() = Some(Arc::new(view));
+    let mut events = Events::open(&page, "/events?view=/queues", &[("last-event-id", &seen)]).await;
+    assert_eq!(events.next().await.unwrap().name, "change");
+}
+
+/// A view of megabytes for clients that take no compression.
+#[tokio::test(start_paused = true)]
+async fn large_answers_are_bounded_in_number_and_time() {
+    let page = Page::new();
+    *page.world.view.lock() = Some(Arc::new(Simulation::large(100, START_MS).view()));
+    let open = async || {
+        let request = Request::get("/view.json").header("host", "localhost");
+        page.send(LOOPBACK, request.body(Body::empty()).unwrap()).await
+    };
+    let mut stalled = Vec::new();
+    for _ in 0..ANSWERS_MAX {
+        let response = open().await;
+        assert_eq!(response.status(), StatusCode::OK);
+        stalled.push(response);
+    }
+    let response = open().await;
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert!(response.headers().contains_key("retry-after"));
+    // Their time is over: others get their answer, and these an error instead of the rest.
+    tokio::time::sleep(SEND).await;
+    let (status, _, text) = read(open().await).await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(text.len() > 500_000 && text.ends_with('}'), "{} bytes", text.len());
+    for response in stalled {
+        assert!(response.into_body().collect().await.is_err());
+    }
+    // An answer that is dropped gives its place back at once; so does one that was read.
+    for _ in 0..ANSWERS_MAX + 1 {
+        drop(open().await);
+        let (status, _, _) = read(open().await).await;
+        assert_eq!(status, StatusCode::OK);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn streams_are_bounded_and_come_free() {
     let page = Page::new();
@@ -621,6 +734,14 @@ async fn streams_are_bounded_and_come_free() {
     let (status, headers, _) = page.get(LOOPBACK, "/events?view=/queues", &[]).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     assert!(headers.contains_key("retry-after"));
+    // The module asks in this way, since a browser does not tell it why a stream was refused.
+    let ask = async || {
+        let request = Request::head("/events?view=/queues").header("host", "localhost");
+        page.send(LOOPBACK, request.body(Body::empty()).unwrap()).await
+    };
+    let answer = ask().await;
+    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert!(answer.headers().contains_key("retry-after"));
     // One browser leaves; its place is free as soon as its task has noticed.
     streams.pop();
     let freed = async {
@@ -636,6 +757,103 @@ async fn streams_are_bounded_and_come_free() {
         }
     };
     tokio::time::timeout(Duration::from_secs(60), freed).await.unwrap();
+    streams.pop();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for _ in 0..3 {
+        assert_eq!(ask().await.status(), StatusCode::OK, "asking takes no place");
+    }
+}
+
+/// The cells of a node's GPUs, by the pods that they lead to.
+fn cells(html: &str, node: &str) -> Vec<String> {
+    let tile = html.split(&format!("id=\"n:{node}\"")).nth(1).unwrap();
+    let tile = tile.split("</li>").next().unwrap();
+    let cells = tile
+        .split("<div class=\"c\">")
+        .nth(1)
+        .unwrap()
+        .split("</div>")
+        .next()
+        .unwrap();
+    let cells = cells.split("<a class=").flat_map(|part| {
+        let pod = part
+            .split("href=\"")
+            .nth(1)
+            .map(|rest| rest.split('"').next().unwrap().to_owned());
+        let free = part.matches("<b").count();
+        pod.into_iter().chain((0..free).map(|_| "free".to_owned()))
+    });
+    cells.collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_leaves_moves_no_other_cell() {
+    let page = Page::new();
+    let mut view = page.world.view.lock().clone().unwrap().as_ref().clone();
+    let node = view
+        .nodes
+        .as_mut()
+        .unwrap()
+        .iter_mut()
+        .find(|node| node.gpus.len() == 8)
+        .unwrap();
+    let name = node.name.clone();
+    let user = node.gpus.iter().find_map(|gpu| gpu.pods.first()).unwrap().clone();
+    let gpu = |pod: Option<&str>| kai_view::Gpu {
+        state: if pod.is_some() {
+            kai_view::GpuState::Whole
+        } else {
+            kai_view::GpuState::Idle
+        },
+        uuid: None,
+        gpu_group: None,
+        used_mib: None,
+        pods: pod
+            .map(|pod| kai_view::GpuUser {
+                name: pod.into(),
+                namespace: "a".into(),
+                ..user.clone()
+            })
+            .into_iter()
+            .collect(),
+    };
+    // As the view has them: by name, without gaps.
+    let mut show = |pods: &[&str]| {
+        let node = view
+            .nodes
+            .as_mut()
+            .unwrap()
+            .iter_mut()
+            .find(|node| node.name == name)
+            .unwrap();
+        let used = pods.iter().map(|pod| gpu(Some(pod)));
+        node.gpus = used.chain(std::iter::repeat_with(|| gpu(None))).take(8).collect();
+        *page.world.view.lock() = Some(Arc::new(view.clone()));
+    };
+    let shown = async |expect: &str| {
+        tokio::time::sleep(crate::hub::POLL_PERIOD).await;
+        for token in ["all", "vision"] {
+            let token = format!("Bearer {token}");
+            let (_, _, html) = page
+                .get(REMOTE, "/gpus?cells=small&group=none", &[("authorization", &token)])
+                .await;
+            let all = cells(&html, &name);
+            if token == "Bearer all" {
+                let pods = all.iter().map(|cell| cell.trim_start_matches("/pods/a/"));
+                assert_eq!(pods.collect::<Vec<_>>().join(" "), expect);
+            }
+        }
+    };
+    show(&["p1", "p2", "p2", "p3"]);
+    shown("p1 p2 p2 p3 free free free free").await;
+    show(&["p2", "p2", "p3"]);
+    shown("free p2 p2 p3 free free free free").await;
+    show(&["p0", "p2", "p2", "p3", "p4"]);
+    shown("p0 p2 p2 p3 p4 free free free").await;
+    // Nobody looks for an hour.
+    show(&["p2", "p3", "p4", "p9"]);
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    shown("p9 p2 free p3 p4 free free free").await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use kai_view::{Decision, DecisionKind};
+use kai_view::{Decision, DecisionKind, Queue};
 
 use super::ROWS_MAX;
 use super::words::{
-    counted, decision_cause, decision_gpus, decision_tag, gang_href, head, node_link, pod_link, queue_link, rest_row,
+    Rest, counted, decision_cause, decision_gpus, decision_tag, gang_href, head, node_link, pod_link, queue_link,
+    rest_row,
 };
 use crate::blocks::Blocks;
 use crate::facts::Facts;
@@ -48,7 +49,9 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, filter: &DecisionFi
         });
     }
     if decisions.len() > ROWS_MAX {
-        blocks.row("rest", |html, id| rest_row(html, id, decisions.len() - ROWS_MAX));
+        blocks.row("rest", |html, id| {
+            rest_row(html, id, decisions.len() - ROWS_MAX, Rest::ByQueue)
+        });
     }
     blocks.close("</tbody></table></section>");
 }
@@ -89,7 +92,10 @@ fn form(html: &mut Html, id: &str, facts: &Facts<'_>, filter: &DecisionFilter) {
         .raw("</option>");
     }
     html.raw("</select></label> <label>queue <select name=\"queue\"><option value=\"\">all</option>");
-    for queue in facts.leaves() {
+    // The chosen queue is among them, wherever it is in the list.
+    let chosen = |queue: &&Queue| filter.queue.as_ref() == Some(&queue.name);
+    let beyond = facts.leaves().skip(ROWS_MAX).filter(chosen);
+    for queue in facts.leaves().take(ROWS_MAX).chain(beyond) {
         html.raw("<option");
         html.raw(if filter.queue.as_ref() == Some(&queue.name) {
             " selected>"

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kai_view::{Decision, Gang, PodStatus};
 
 use super::story::{self, Story};
-use super::words::{counted, head, node_link, panel, pod_gpus, progress, queue_link, rest_row};
+use super::words::{Rest, counted, head, node_link, panel, pod_gpus, progress, queue_link, rest_row};
 use super::{ROWS_MAX, waiting};
 use crate::blocks::Blocks;
 use crate::facts::Facts;
@@ -19,7 +19,7 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, namespace: &str, po
     blocks.section("head", |html, id| {
         head(html, id, &name, |html| {
             html.raw("namespace ").text(namespace).raw(" · ");
-            state(html, gang);
+            state(html, facts, gang);
         });
     });
     blocks.section("facts", |html, id| {
@@ -32,16 +32,17 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, namespace: &str, po
         html.raw("</dd><dt>pod group</dt><dd>")
             .text(pod_group)
             .raw("</dd><dt>pods placed</dt><dd>");
-        progress(html, gang);
+        progress(html, facts, gang);
         html.raw("</dd>");
         if gang.waiting > 0 {
             html.raw("<dt>position</dt><dd>");
             match gang.position {
                 Some(position) => html.show(position).raw(" in its queue"),
+                None if !facts.view.is_complete() => html.unknown(),
                 None => html.raw("none: no cycle tries it"),
             };
             html.raw("</dd><dt>why it waits</dt><dd>");
-            waiting::reason(html, gang);
+            waiting::reason(html, facts, gang.reason.as_deref());
             waiting::help_link(html, facts, gang);
             html.raw("</dd>");
         }
@@ -60,11 +61,11 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, namespace: &str, po
         story::add_memories(&mut story, gang, &decisions);
         story.add_decisions(facts, &decisions, true);
         if gang.waiting > 0 {
-            story.add(gang.waiting_since, "warn now", |html| {
+            story.add_present(gang.waiting_since, "warn now", |html| {
                 html.raw("<b>");
                 counted(html, gang.waiting as usize, "pod waits", "pods wait");
                 html.raw("</b><div class=\"cause\">");
-                waiting::reason(html, gang);
+                waiting::reason(html, facts, gang.reason.as_deref());
                 html.raw("</div>");
             });
         }
@@ -121,6 +122,12 @@ fn pods(blocks: &mut Blocks, facts: &Facts<'_>, gang: &Gang) {
         html.text(rows).raw("\">");
     });
     let pods: Vec<_> = facts.pods_of(gang).collect();
+    if !facts.knows_pods_of(gang) {
+        blocks.row("pods-unknown", |html, id| {
+            html.raw("<tr id=\"").text(id).raw("\"><td colspan=\"5\">");
+            html.unknown().raw("</td></tr>");
+        });
+    }
     for pod in pods.iter().take(ROWS_MAX) {
         blocks.row(&format!("pod:{}", pod.name), |html, id| {
             html.raw("<tr id=\"")
@@ -145,13 +152,19 @@ fn pods(blocks: &mut Blocks, facts: &Facts<'_>, gang: &Gang) {
         });
     }
     if pods.len() > ROWS_MAX {
-        blocks.row("rest", |html, id| rest_row(html, id, pods.len() - ROWS_MAX));
+        blocks.row("rest", |html, id| {
+            rest_row(html, id, pods.len() - ROWS_MAX, Rest::InJson)
+        });
     }
     blocks.close("</tbody></table></section>");
 }
 
 /// The state of a gang in a word.
-pub(super) fn state(html: &mut Html, gang: &Gang) {
+pub(super) fn state(html: &mut Html, facts: &Facts<'_>, gang: &Gang) {
+    if !facts.knows_pods_of(gang) {
+        html.unknown();
+        return;
+    }
     html.raw(if gang.stale_since.is_some() {
         "<span class=\"tag bad\">below its minimum</span>"
     } else if gang.waiting > 0 && gang.running + gang.starting > 0 {

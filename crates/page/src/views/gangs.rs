@@ -3,7 +3,7 @@
 use kai_view::Preemptibility;
 
 use super::ROWS_MAX;
-use super::words::{counted, head, progress, queue_link, rest_row, workload_link};
+use super::words::{Rest, counted, head, progress, queue_link, rest_row, workload_link};
 use crate::blocks::Blocks;
 use crate::facts::Facts;
 
@@ -43,14 +43,16 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, queue: Option<&str>
                 html.raw(" <small>").raw(gang.preemptibility().name()).raw("</small>");
             }
             html.raw("</td><td>");
-            super::gang::state(html, gang);
+            super::gang::state(html, facts, gang);
             html.raw("</td><td>");
-            progress(html, gang);
+            progress(html, facts, gang);
             html.raw("</td><td>").time(gang.created).raw("</td></tr>");
         });
     }
     if gangs.len() > ROWS_MAX {
-        blocks.row("rest", |html, id| rest_row(html, id, gangs.len() - ROWS_MAX));
+        blocks.row("rest", |html, id| {
+            rest_row(html, id, gangs.len() - ROWS_MAX, Rest::ByQueue)
+        });
     }
     blocks.close("</tbody></table></section>");
 }

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use kai_view::{Gpu, GpuState, GpuUser, Node, PodStatus, Slices, SlicesKind, Text};
+use kai_view::{Gpu, GpuState, GpuUser, Node, PodStatus, Queue, Slices, SlicesKind, Text};
 
 use super::nodes::used_gpus;
 use super::words::{counted, head, queue_link, short_resource, user_link, user_name};
+use super::{LEGEND_MAX, NODES_MAX};
 use crate::blocks::Blocks;
 use crate::facts::{Facts, is_other_work};
 use crate::html::Html;
@@ -42,7 +43,7 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, group: &Grouping, c
     blocks.section("choices", |html, id| choices(html, id, nodes, &key, large));
     blocks.section("legend", |html, id| legend(html, id, facts));
     let mut groups: BTreeMap<Option<&str>, Vec<&Node>> = BTreeMap::new();
-    for node in nodes {
+    for node in nodes.iter().take(NODES_MAX) {
         groups.entry(key.value(node)).or_default().push(node);
     }
     for (value, nodes) in groups {
@@ -69,6 +70,13 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, group: &Grouping, c
             tile(blocks, facts, node, large);
         }
         blocks.close("</ul></section>");
+    }
+    if nodes.len() > NODES_MAX {
+        blocks.section("rest", |html, id| {
+            html.raw("<p class=\"quiet\" id=\"").text(id).raw("\">… and ");
+            counted(html, nodes.len() - NODES_MAX, "node", "nodes");
+            html.raw(" more. Read <a href=\"/view.json\">view.json</a>.</p>");
+        });
     }
 }
 
@@ -173,11 +181,7 @@ fn choices(html: &mut Html, id: &str, nodes: &[Node], key: &GroupKey, large: boo
 /// The colours of queues, and how states look. The module reads names of queues from it.
 fn legend(html: &mut Html, id: &str, facts: &Facts<'_>) {
     html.raw("<ul class=\"legend\" id=\"").text(id).raw("\">");
-    for queue in facts.leaves() {
-        html.raw("<li>");
-        queue_link(html, facts, &queue.name);
-        html.raw("</li>");
-    }
+    legend_queues(html, facts, |_| true);
     html.raw("<li><i class=\"sw qf\"></i>other schedulers</li>");
     if facts.view.hidden.is_some() {
         html.raw("<li><i class=\"sw qo\"></i>other work</li>");
@@ -185,6 +189,22 @@ fn legend(html: &mut Html, id: &str, facts: &Facts<'_>) {
     html.raw("<li class=\"gap c\"><b></b>free</li><li class=\"c\"><a class=\"q0 pr\"></a>promised</li><li class=\"c\"><a class=\"q0 rl\"></a>ending</li>");
     html.raw("<li class=\"c\"><b class=\"held\"></b>held</li><li class=\"c\"><b class=\"ts\"></b>time-sliced</li>");
     html.raw("<li class=\"c\"><b class=\"bad\"></b>failed</li><li class=\"c\"><b class=\"unk\"></b>unknown</li></ul>");
+}
+
+/// The colours of the queues that are wanted.
+pub(super) fn legend_queues(html: &mut Html, facts: &Facts<'_>, wanted: impl Fn(&Queue) -> bool) {
+    let mut queues = facts.leaves().filter(|queue| wanted(queue));
+    for queue in queues.by_ref().take(LEGEND_MAX) {
+        html.raw("<li>");
+        queue_link(html, facts, &queue.name);
+        html.raw("</li>");
+    }
+    let rest = queues.count();
+    if rest > 0 {
+        html.raw("<li class=\"quiet\">and ");
+        counted(html, rest, "more queue", "more queues");
+        html.raw("</li>");
+    }
 }
 
 /// A node with its GPUs.
@@ -209,7 +229,7 @@ pub(super) fn tile(blocks: &mut Blocks, facts: &Facts<'_>, node: &Node, large: b
         badges(html, node, large);
         if !node.gpus.is_empty() {
             html.raw("<div class=\"c\">");
-            for gpu in &node.gpus {
+            for gpu in facts.gpus_in_place(node) {
                 if large {
                     large_cell(html, facts, node, gpu);
                 } else {

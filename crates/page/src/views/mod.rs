@@ -23,6 +23,7 @@ use kai_view::{ClusterView, ExplanationView};
 use crate::blocks::Blocks;
 use crate::facts::Facts;
 use crate::html::Html;
+use crate::places::Order;
 use crate::route::Route;
 use crate::source::StoryStep;
 
@@ -32,11 +33,16 @@ pub(crate) const ROWS_MAX: usize = 300;
 /// Nodes that a table shows at most.
 pub(crate) const NODES_MAX: usize = 2_000;
 
+/// Queues that a legend shows at most. There are fewer colours.
+pub(crate) const LEGEND_MAX: usize = 40;
+
 /// What a view is rendered from.
 #[derive(Clone, Copy)]
 pub(crate) struct Input<'a> {
     /// The cluster, without what the caller may not see; `None` = there is none yet.
     pub(crate) view: Option<&'a ClusterView>,
+    /// The places of GPUs; `None` = those of the view's lists.
+    pub(crate) order: Option<&'a Order>,
     /// The namespaces that the caller may see; `None` = all.
     pub(crate) namespaces: Option<&'a BTreeSet<String>>,
     /// The steps of the playground's story.
@@ -48,7 +54,7 @@ pub(crate) fn render(route: &Route, input: Input<'_>) -> Blocks {
     let Some(view) = input.view else {
         return no_view();
     };
-    let facts = Facts::new(view);
+    let facts = Facts::new(view, input.order);
     let mut blocks = Blocks::with_capacity(capacity(route, view));
     match route {
         Route::Overview => overview::render(&mut blocks, &facts, input.steps),

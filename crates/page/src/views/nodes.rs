@@ -3,7 +3,7 @@
 use kai_view::{GpuAmount, GpuState, Node, NodeCondition, SlicesKind};
 
 use super::NODES_MAX;
-use super::words::{counted, head, rest_row, short_resource};
+use super::words::{Rest, counted, head, rest_row, short_resource};
 use crate::bar::Bar;
 use crate::blocks::Blocks;
 use crate::facts::Facts;
@@ -21,12 +21,14 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>) {
             }
             counted(html, nodes.len(), "node", "nodes");
             let not_ready = nodes.iter().filter(|node| !node.ready).count();
+            let silent = nodes.iter().filter(|node| node.ready && !node.reports_readiness());
+            let silent = silent.count();
             let cordoned = nodes.iter().filter(|node| node.cordoned).count();
-            html.raw(" · ")
-                .show(not_ready)
-                .raw(" not ready · ")
-                .show(cordoned)
-                .raw(" cordoned");
+            html.raw(" · ").show(not_ready).raw(" not ready · ");
+            if silent > 0 {
+                html.show(silent).raw(" of unknown readiness · ");
+            }
+            html.show(cordoned).raw(" cordoned");
         });
     });
     blocks.open("nodes", |html, id, rows| {
@@ -38,7 +40,9 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>) {
         blocks.row(&format!("node:{}", node.name), |html, id| row(html, id, node));
     }
     if nodes.len() > NODES_MAX {
-        blocks.row("rest", |html, id| rest_row(html, id, nodes.len() - NODES_MAX));
+        blocks.row("rest", |html, id| {
+            rest_row(html, id, nodes.len() - NODES_MAX, Rest::InJson)
+        });
     }
     blocks.close("</tbody></table></section>");
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use kai_view::{Gpu, GpuAmount, GpuState, GpuUser, Node, SlicesKind};
 
+use super::gpus::legend_queues;
 use super::words::{
-    counted, decision_cause, decision_gpus, decision_tag, gang_href, head, panel, pod_link, queue_link,
+    count_waiting, counted, decision_cause, decision_gpus, decision_tag, gang_href, head, panel, pod_link, queue_link,
 };
 use crate::bar::Bar;
 use crate::blocks::Blocks;
@@ -35,12 +36,7 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, steps: &[StoryStep]
                     html.raw(" · ");
                     counted(html, gangs.len(), "workload", "workloads");
                     html.raw(" · ");
-                    counted(
-                        html,
-                        gangs.iter().filter(|gang| gang.waiting > 0).count(),
-                        "waits",
-                        "wait",
-                    );
+                    count_waiting(html, facts, facts.waiting_gangs().count(), "waits", "wait");
                 }
                 None => {
                     html.raw(" · workloads ").unknown();
@@ -228,14 +224,9 @@ fn gpus(blocks: &mut Blocks, facts: &Facts<'_>, totals: &Totals) {
 
 fn legend(html: &mut Html, facts: &Facts<'_>, totals: &Totals) {
     html.raw("<ul class=\"legend\">");
-    for queue in facts.leaves() {
-        let class = facts.palette.class(&queue.name);
-        if totals.by_class.contains_key(class) {
-            html.raw("<li>");
-            queue_link(html, facts, &queue.name);
-            html.raw("</li>");
-        }
-    }
+    legend_queues(html, facts, |queue| {
+        totals.by_class.contains_key(facts.palette.class(&queue.name))
+    });
     if totals.by_class.contains_key(FOREIGN) {
         html.raw("<li><i class=\"sw qf\"></i>time-sliced, or of other schedulers</li>");
     }
@@ -269,6 +260,7 @@ fn fairness(blocks: &mut Blocks, facts: &Facts<'_>) {
                 .raw("</td></tr>");
         });
     }
+    let rest = facts.leaves().count().saturating_sub(QUEUES_MAX);
     for queue in facts.leaves().take(QUEUES_MAX) {
         blocks.row(&format!("fair:{}", queue.name), |html, id| {
             html.raw("<tr id=\"").text(id).raw("\"><td>");
@@ -283,14 +275,28 @@ fn fairness(blocks: &mut Blocks, facts: &Facts<'_>) {
                 .raw("</td></tr>");
         });
     }
+    if rest > 0 {
+        blocks.row("fair-rest", |html, id| {
+            html.raw("<tr class=\"rest\" id=\"")
+                .text(id)
+                .raw("\"><td colspan=\"5\">… and ");
+            counted(html, rest, "queue", "queues");
+            html.raw(" more: <a href=\"/queues\">all queues</a></td></tr>");
+        });
+    }
     blocks.close("</tbody></table><p class=\"key\"><i class=\"sw over\"></i>above quota, <i class=\"ln quota\"></i>quota, <i class=\"ln fairline\"></i>fair share</p></section>");
 }
 
 fn waiting(blocks: &mut Blocks, facts: &Facts<'_>) {
     // By reason: gangs and pods.
     let mut reasons: BTreeMap<&str, (usize, u32)> = BTreeMap::new();
-    for gang in facts.view.gangs.iter().flatten().filter(|gang| gang.waiting > 0) {
-        let (gangs, pods) = reasons.entry(reason_class(gang.reason.as_deref())).or_default();
+    for gang in facts.waiting_gangs() {
+        let class = match gang.reason.as_deref() {
+            Some(reason) => reason_class(reason),
+            None if !facts.view.is_complete() => "unknown",
+            None => "not tried yet",
+        };
+        let (gangs, pods) = reasons.entry(class).or_default();
         *gangs += 1;
         *pods += gang.waiting;
     }
@@ -299,9 +305,12 @@ fn waiting(blocks: &mut Blocks, facts: &Facts<'_>) {
         html.raw("<table class=\"reasons\"><thead><tr><th>reason</th><th class=\"num\">workloads</th><th class=\"num\">pods</th></tr></thead><tbody id=\"");
         html.text(rows).raw("\">");
     });
+    let unknown = facts.gangs_of_unknown_pods() > 0;
     let text = match (&facts.view.gangs, reasons.is_empty()) {
         (None, _) => Some("unknown"),
+        (Some(_), true) if unknown => Some("What waits is unknown: pods could not be read."),
         (Some(_), true) => Some("Nothing waits."),
+        (Some(_), false) if unknown => Some("Of some workloads it is unknown whether they wait."),
         (Some(_), false) => None,
     };
     if let Some(text) = text {
@@ -330,7 +339,7 @@ fn waiting(blocks: &mut Blocks, facts: &Facts<'_>) {
 }
 
 /// The kind of a reason: its text up to the numbers and names.
-fn reason_class(reason: Option<&str>) -> &str {
+fn reason_class(reason: &str) -> &str {
     const CLASSES: [(&str, &str); 10] = [
         ("no nodes with enough resources", "no node has enough free resources"),
         ("only ", "only a part of the gang fits"),
@@ -349,7 +358,6 @@ fn reason_class(reason: Option<&str>) -> &str {
         ("binding to node", "the binding failed and is tried again"),
         ("queue ", "its queue is missing or not allowed"),
     ];
-    let Some(reason) = reason else { return "not tried yet" };
     let known = CLASSES.iter().find(|(prefix, _)| reason.starts_with(prefix));
     match known {
         Some((_, class)) => class,

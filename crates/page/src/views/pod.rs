@@ -44,10 +44,7 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, namespace: &str, na
         gpus_of(html, facts, pod);
         if let Some(gang) = gang.filter(|_| pod.waits()) {
             html.raw("<dt>why it waits</dt><dd>");
-            match &pod.reason {
-                Some(reason) => html.text(reason),
-                None => html.raw("<span class=\"quiet\">not tried yet</span>"),
-            };
+            waiting::reason(html, facts, pod.reason.as_deref());
             waiting::help_link(html, facts, gang);
             html.raw("</dd>");
         }
@@ -62,7 +59,15 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, namespace: &str, na
         if let Some(gang) = gang {
             story::add_beginning(&mut story, facts, gang);
         }
+        story::add_wait(&mut story, pod, &decisions);
+        let bound = story::bound_at(pod, &decisions);
+        if bound.is_some() {
+            story::add_reserved(&mut story, pod, bound);
+        }
         story.add_decisions(facts, &decisions, false);
+        if bound.is_none() {
+            story::add_reserved(&mut story, pod, None);
+        }
         story::add_present(&mut story, gang, pod);
         story.write(html);
         unknown_decisions(html, facts);

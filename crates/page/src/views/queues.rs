@@ -2,7 +2,8 @@
 
 use kai_view::{Amounts, GpuAmount, Queue};
 
-use super::words::{counted, head};
+use super::ROWS_MAX;
+use super::words::{Rest, counted, head, rest_row};
 use crate::bar::Bar;
 use crate::blocks::Blocks;
 use crate::facts::Facts;
@@ -29,9 +30,14 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>) {
         html.raw("<th class=\"num\">limit</th><th class=\"num\">requested</th>");
         html.raw("<th>borrowed</th><th class=\"num\">workloads</th><th class=\"num\">CPU, memory</th></tr></thead><tbody id=\"").text(rows).raw("\">");
     });
-    for queue in queues {
+    for queue in queues.iter().take(ROWS_MAX) {
         blocks.row(&format!("queue:{}", queue.name), |html, id| {
             row(html, id, facts, queue, max)
+        });
+    }
+    if queues.len() > ROWS_MAX {
+        blocks.row("rest", |html, id| {
+            rest_row(html, id, queues.len() - ROWS_MAX, Rest::InJson)
         });
     }
     blocks.close(concat!(

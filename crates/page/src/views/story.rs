@@ -2,12 +2,16 @@
 
 use kai_view::{Decision, DecisionKind, ExplanationView, Gang, Pod, PodStatus, Time};
 
-use super::words::{decision_cause, node_link, pod_gpus, pod_link, queue_link};
+use super::words::{decision_cause, duration, node_link, pod_gpus, pod_link, queue_link};
 use crate::facts::Facts;
 use crate::html::Html;
 
 /// Decisions in the story of one gang. A gang of a thousand pods has more.
 const DECISIONS_MAX: usize = 60;
+/// A shorter wait is told only if it had a reason: every pod waits for the next cycle.
+const WAIT_SECONDS_MIN: i64 = 10;
+/// What is so now may seem to be this much earlier than the decision before it: the API has whole seconds.
+const ROUNDING_MILLIS: i64 = 1_000;
 
 /// A time line in the making.
 pub(super) struct Story {
@@ -15,10 +19,20 @@ pub(super) struct Story {
 }
 
 struct Event {
-    /// `None` = not known; the event stays where it was added.
+    place: Place,
+    /// The time that is shown; `None` = not known.
     time: Option<Time>,
     class: &'static str,
     html: Html,
+}
+
+/// Where an event is in the story.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    /// By this time, behind those of the same time that were added before it; `None` = at the beginning.
+    At(Option<Time>),
+    /// At the end. The API has whole seconds, decisions have milliseconds: what a pod does now would sort before the decision that led to it.
+    Present,
 }
 
 impl Story {
@@ -26,11 +40,32 @@ impl Story {
         Story { events: Vec::new() }
     }
 
-    /// Adds an event that is later than those before it, or sorted by its time.
+    /// Adds an event. One without a time stays behind the event that was added before it.
     pub(super) fn add(&mut self, time: Option<Time>, class: &'static str, write: impl FnOnce(&mut Html)) {
+        let before = self.events.last().map_or(Place::At(None), |event| event.place);
+        let place = time.map_or(before, |time| Place::At(Some(time)));
+        self.push(place, time, class, write);
+    }
+
+    /// Adds what is so now. It is the last event.
+    pub(super) fn add_present(&mut self, since: Option<Time>, class: &'static str, write: impl FnOnce(&mut Html)) {
+        let latest = self.events.iter().filter_map(|event| event.time).max();
+        let rounded =
+            |since: Time| latest.filter(|latest| (0..ROUNDING_MILLIS).contains(&(latest.millis() - since.millis())));
+        let time = since.map(|since| rounded(since).unwrap_or(since));
+        self.push(Place::Present, time, class, write);
+    }
+
+    fn push(&mut self, place: Place, time: Option<Time>, class: &'static str, write: impl FnOnce(&mut Html)) {
         let mut html = Html::default();
         write(&mut html);
-        self.events.push(Event { time, class, html });
+        let event = Event {
+            place,
+            time,
+            class,
+            html,
+        };
+        self.events.push(event);
     }
 
     /// Adds the decisions, the newest of which come first.
@@ -71,23 +106,23 @@ impl Story {
                     html.raw(" by ").text(action);
                 }
                 html.raw("<div class=\"cause\">");
-                decision_cause(html, facts, decision);
+                let has_cause = decision_cause(html, facts, decision);
+                // The story of a pod tells its wait by itself.
+                if with_pods && let (Some(since), Some(reason)) = (decision.waiting_since, &decision.waiting_reason) {
+                    html.raw(if has_cause { "; waited " } else { "waited " });
+                    duration(html, waited_seconds(decision, since));
+                    html.raw(": ").text(reason);
+                }
                 html.raw("</div>");
             });
         }
     }
 
-    /// Sorts by time. An event without a time stays after the one before it.
+    /// Writes the events in the order of their places.
     pub(super) fn write(mut self, html: &mut Html) {
-        let mut last = None;
-        let mut keyed: Vec<(Option<Time>, Event)> = Vec::with_capacity(self.events.len());
-        for event in self.events.drain(..) {
-            last = event.time.or(last);
-            keyed.push((last, event));
-        }
-        keyed.sort_by_key(|(time, _)| *time);
+        self.events.sort_by_key(|event| event.place);
         html.raw("<ol class=\"story\">");
-        for (_, event) in &keyed {
+        for event in &self.events {
             html.raw("<li class=\"").raw(event.class).raw("\">");
             match event.time {
                 Some(time) => html.time(time),
@@ -136,9 +171,49 @@ pub(super) fn add_memories(story: &mut Story, gang: &Gang, decisions: &[&Decisio
     }
 }
 
+/// What the pod waited for until the first decision about it, if that took a while or had a reason.
+pub(super) fn add_wait(story: &mut Story, pod: &Pod, decisions: &[&Decision]) {
+    // Decisions about an earlier pod of this name are older than the pod, which has its creation in whole seconds.
+    let mut own = decisions.iter().rev().filter(|decision| decision.time >= pod.created);
+    let Some(first) = own.find(|decision| decision.kind != DecisionKind::Evict) else {
+        return;
+    };
+    let seconds = waited_seconds(first, pod.created);
+    if seconds < WAIT_SECONDS_MIN && first.waiting_reason.is_none() {
+        return;
+    }
+    let latest = story.events.iter().filter_map(|event| event.time).max();
+    story.add(latest.max(Some(pod.created)), "warn", |html| {
+        html.raw("<b>Waited</b> ");
+        duration(html, seconds);
+        if let Some(reason) = &first.waiting_reason {
+            html.raw("<div class=\"cause\">").text(reason).raw("</div>");
+        }
+    });
+}
+
+/// How long the pod of a decision had waited.
+pub(super) fn waited_seconds(decision: &Decision, since: Time) -> i64 {
+    (decision.time.millis() - since.millis()).max(0) / 1_000
+}
+
+/// The GPU groups of the pod. The scheduler chose them with the last binding, and they were reserved before the pod was bound.
+pub(super) fn add_reserved(story: &mut Story, pod: &Pod, bound: Option<Time>) {
+    for gpu_group in pod.gpu_groups.iter().filter(|_| !pod.waits()) {
+        story.add(bound, "", |html| {
+            html.raw("<b>Reserved</b>: GPU group ").text(gpu_group);
+        });
+    }
+}
+
+/// The time of the newest binding of this pod; `None` = not known.
+pub(super) fn bound_at(pod: &Pod, decisions: &[&Decision]) -> Option<Time> {
+    let bound = decisions.iter().find(|decision| decision.kind == DecisionKind::Bind);
+    bound.map(|decision| decision.time).filter(|time| *time >= pod.created)
+}
+
 /// What a pod is doing now.
 pub(super) fn add_present(story: &mut Story, gang: Option<&Gang>, pod: &Pod) {
-    let since = pod.since;
     let class = match pod.status {
         PodStatus::Running => "ok now",
         PodStatus::Pending | PodStatus::Gated => "warn now",
@@ -146,12 +221,7 @@ pub(super) fn add_present(story: &mut Story, gang: Option<&Gang>, pod: &Pod) {
         PodStatus::Releasing | PodStatus::StuckInReleasing | PodStatus::Failed => "bad now",
         _ => "now",
     };
-    for gpu_group in &pod.gpu_groups {
-        story.add(None, "", |html| {
-            html.raw("<b>Reserved</b>: GPU group ").text(gpu_group);
-        });
-    }
-    story.add(since, class, |html| {
+    story.add_present(pod.since, class, |html| {
         let word = match pod.status {
             PodStatus::Pending => "Waiting",
             PodStatus::Gated => "Waiting: scheduling gates are closed",

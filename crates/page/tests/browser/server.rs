@@ -1,4 +1,4 @@
-//! The page of a synthetic cluster, served on loopback.
+//! The page of a synthetic cluster, served on all addresses of the machine.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -14,6 +14,8 @@ use crate::synthetic::Simulation;
 /// A served page. It ends with its owner.
 pub(crate) struct Page {
     pub(crate) address: String,
+    port: u16,
+    is_away: Arc<AtomicBool>,
     cluster: Arc<SyntheticCluster>,
     _runtime: tokio::runtime::Runtime,
 }
@@ -29,18 +31,21 @@ impl Page {
             view: Mutex::new(Arc::new(simulation.view())),
             simulation: Mutex::new(simulation),
         });
+        let is_away = Arc::new(AtomicBool::new(false));
         let router = router(PageOptions {
             source: cluster.clone(),
-            authorizer: Arc::new(ByToken),
+            authorizer: Arc::new(ByToken(is_away.clone())),
             story: Some(Arc::new(OneStep::default())),
             cluster_name: "synthetic".to_owned(),
         });
-        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
-        let address = format!("http://{}", listener.local_addr().unwrap());
+        let listener = runtime.block_on(tokio::net::TcpListener::bind("0.0.0.0:0")).unwrap();
+        let port = listener.local_addr().unwrap().port();
         let service = router.into_make_service_with_connect_info::<SocketAddr>();
         runtime.spawn(async { axum::serve(listener, service).await });
         Page {
-            address,
+            address: format!("http://127.0.0.1:{port}"),
+            port,
+            is_away,
             cluster,
             _runtime: runtime,
         }
@@ -49,6 +54,21 @@ impl Page {
     /// The address of a path.
     pub(crate) fn at(&self, path: &str) -> String {
         format!("{}{path}", self.address)
+    }
+
+    /// The address of a path as other machines see it, over plain HTTP; `None` if this machine has no address but loopback.
+    pub(crate) fn at_from_elsewhere(&self, path: &str) -> Option<String> {
+        // Nothing is sent: the system only chooses the address.
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+        socket.connect("192.0.2.1:9").ok()?;
+        let address = socket.local_addr().ok()?.ip();
+        let is_own = !address.is_loopback() && !address.is_unspecified();
+        is_own.then(|| format!("http://{address}:{}{path}", self.port))
+    }
+
+    /// Whether nobody can say what a reader may see, as while the API server does not answer.
+    pub(crate) fn set_away(&self, is_away: bool) {
+        self.is_away.store(is_away, Ordering::Relaxed);
     }
 
     /// Lets the cluster go on for some seconds.
@@ -94,13 +114,15 @@ impl Source for SyntheticCluster {
     }
 }
 
-/// Everything without a token; one namespace for the token `vision`; nothing for other tokens.
-struct ByToken;
+/// Everything without a token on loopback; one namespace for the token `vision`; nothing for other tokens.
+struct ByToken(Arc<AtomicBool>);
 
 impl Authorizer for ByToken {
-    fn authorize(&self, _: IpAddr, token: Option<&str>) -> BoxFuture<'_, Access> {
+    fn authorize(&self, peer: IpAddr, token: Option<&str>) -> BoxFuture<'_, Access> {
         let access = match token {
-            None => Access::Everything,
+            _ if self.0.load(Ordering::Relaxed) => Access::Refused(503, "nobody can say".to_owned()),
+            None if peer.is_loopback() => Access::Everything,
+            None => Access::Refused(401, "a token is needed".to_owned()),
             Some("vision") => Access::Namespaces(Arc::new(["team-vision".to_owned()].into())),
             Some(_) => Access::Refused(401, "the token is not valid".to_owned()),
         };

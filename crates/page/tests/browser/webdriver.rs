@@ -151,7 +151,7 @@ impl Browser {
 
     /// Waits until the page shows a text.
     pub(crate) fn until_text(&self, text: &str) {
-        self.until(&format!("document.body.innerText.includes({})", json!(text)));
+        self.until(&format!("document.body?.innerText.includes({})", json!(text)));
     }
 
     /// Clicks on the first element of a CSS selector.

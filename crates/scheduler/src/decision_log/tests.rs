@@ -140,6 +140,8 @@ fn an_eviction_names_its_beneficiary_and_action() {
             }),
             reason: Some("reclaimed for Job a/train-job (1 pod in all)".to_owned()),
             fairness: Some(from_value(fairness).unwrap()),
+            waiting_since: None,
+            waiting_reason: None,
         }
     );
     assert_eq!((promise.kind, promise.number), (DecisionKind::Promise, 2));
@@ -249,4 +251,38 @@ fn views_share_decisions_while_somebody_looks() {
     let again = world.log.newest_first(world.now);
     assert_eq!(shares(&first, &again), [false, false]);
     assert_eq!(first, again);
+}
+
+#[test]
+fn a_binding_says_since_when_and_why_the_pod_waited() {
+    let mut world = World::new();
+    let waits = |reason: &str| -> Pod {
+        let status = json!({ "phase": "Pending", "conditions": [
+            { "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": reason }] });
+        let waits = json!({
+            "metadata": { "name": "train", "namespace": "a", "uid": "train", "creationTimestamp": "2025-12-31T23:50:00Z",
+                          "annotations": { "pod-group-name": "train" } },
+            "spec": { "schedulerName": "kai-scheduler", "nodeSelector": { "kubernetes.io/hostname": "n1" },
+                      "containers": [{ "resources": { "limits": { "nvidia.com/gpu": "1" } } }] },
+            "status": status,
+        });
+        from_value(waits).unwrap()
+    };
+    let key = ObjectKey::new("a", "train");
+    world.mirror.apply_pod(&key, &Arc::new(waits("no node is free")));
+    let decisions = world.cycle();
+    let [evict, promise] = &decisions[..] else {
+        panic!("{decisions:?}")
+    };
+    assert_eq!((evict.waiting_since, evict.waiting_reason.as_deref()), (None, None));
+    assert_eq!(promise.waiting_since, "2025-12-31T23:50:00Z".parse().ok());
+    assert_eq!(promise.waiting_reason.as_deref(), Some("no node is free"));
+    // A long reason is shortened.
+    world.mirror.apply_pod(&key, &Arc::new(waits(&"ä".repeat(9_000))));
+    world.mirror.remove_pod(&ObjectKey::new("a", "notebook"));
+    let bound = world.cycle().pop().unwrap();
+    assert_eq!(bound.kind, DecisionKind::Bind);
+    let reason = bound.waiting_reason.unwrap();
+    assert_eq!(reason.chars().count(), WAITING_REASON_CHARACTERS_MAX + 1);
+    assert!(reason.ends_with('…'));
 }

@@ -244,6 +244,13 @@ impl Kube {
 
     /// A client with a token of this account, created by `kubectl create token` with these flags.
     pub(crate) async fn client_with_token(&self, account: &str, flags: &[&str]) -> Client {
+        let config = self.kubeconfig_with(&json!({ "token": self.token(account, flags) }));
+        let access = ClientConfig::Kubeconfig(config.path().to_owned());
+        Client::connect(&access).await.unwrap()
+    }
+
+    /// A token of this account, created by `kubectl create token` with these flags.
+    pub(crate) fn token(&self, account: &str, flags: &[&str]) -> String {
         let account = account.strip_prefix("system:serviceaccount:").unwrap();
         let (namespace, name) = account.split_once(':').unwrap();
         let kubectl = std::env::var_os("KUBECTL").expect("KUBECTL says where kubectl is");
@@ -256,9 +263,7 @@ impl Kube {
             .unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         let token = String::from_utf8(made.stdout).unwrap();
-        let config = self.kubeconfig_with(&json!({ "token": token.trim() }));
-        let access = ClientConfig::Kubeconfig(config.path().to_owned());
-        Client::connect(&access).await.unwrap()
+        token.trim().to_owned()
     }
 
     /// A client of this account with the rights of an administrator.

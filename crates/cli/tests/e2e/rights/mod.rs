@@ -2,6 +2,7 @@
 //! account of kai must not make.
 
 mod accounts;
+mod page;
 mod registration;
 mod tokens;
 
@@ -144,7 +145,7 @@ fn get(address: SocketAddr, path: &str, token: Option<&str>) -> Option<(u16, Str
         .unwrap_or_default();
     write!(
         stream,
-        "GET {path} HTTP/1.1\r\nHost: kai\r\n{authorization}Connection: close\r\n\r\n"
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\n{authorization}Connection: close\r\n\r\n"
     )
     .ok()?;
     let mut answer = Vec::new();

@@ -373,6 +373,7 @@ impl Simulation {
             victim: held(gang.queue, 12),
             beneficiary: held(other.queue.as_deref().unwrap_or_default(), 2),
         });
+        let waited = kind != DecisionKind::Evict && self.now - gang.created > 60_000;
         let decision = Decision {
             number: self.number,
             time: time(self.now),
@@ -388,6 +389,8 @@ impl Simulation {
             beneficiary,
             reason,
             fairness,
+            waiting_since: (kind != DecisionKind::Evict).then(|| time(gang.created)),
+            waiting_reason: waited.then(|| self.reason(pod)),
         };
         self.decisions.insert(0, Arc::new(decision));
         self.decisions.truncate(DECISIONS_MAX);

@@ -34,7 +34,7 @@ impl Simulation {
         }
     }
 
-    fn reason(&self, pod: &SimPod) -> String {
+    pub(super) fn reason(&self, pod: &SimPod) -> String {
         let needs = match pod.ask {
             Ask::Whole(_) => "GPUs",
             Ask::Percent(_) => "GPU memory",
