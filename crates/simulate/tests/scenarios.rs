@@ -105,7 +105,7 @@ fn in_words(step: &StepView) -> Option<String> {
 }
 
 /// What an explanation says is carried out on the objects of the scenario, as a user would, and starts a pod of the gang. Only where the
-/// cluster does not change before the explanation: scenarios of one cycle, without other decisions in it.
+/// first cycle decides nothing else.
 #[test]
 fn remedies_of_the_scenarios_start_the_gang_when_carried_out() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
@@ -120,6 +120,12 @@ fn remedies_of_the_scenarios_start_the_gang_when_carried_out() {
             load_changed(&source, changes, &NotInstalled).map(|scenario| kai_simulate::run::run(scenario, &options))
         };
         let plain = run(&[], None).unwrap();
+        // Another decision of the cycle would have to be carried out first: the explanation is of the cluster after it.
+        let is_decided =
+            |pod: &PodOutcome| matches!(pod.status, Status::Binding | Status::Pipelined | Status::Releasing);
+        if plain.pods.iter().any(is_decided) {
+            continue;
+        }
         let pending = plain.pods.iter().filter(|pod| pod.status == Status::Pending);
         let mut explained = BTreeMap::new();
         for pod in pending {
