@@ -225,8 +225,13 @@ fn draw_selected(frame: &mut Frame<'_>, cells: &[Cell], widths: &[usize], area: 
     let cut = names.iter().zip(widths).filter(|(cell, width)| cell.width() > **width);
     let names: Vec<String> = cut.map(|(cell, _)| cell.text()).collect();
     let names = Cell::from(names.join("  "));
+    let is_cut = widths.last().is_some_and(|width| last.width() > *width);
+    let last = Some(last).filter(|_| is_cut);
     let mut lines = Vec::new();
-    for text in [&names, last].into_iter().filter(|text| !text.is_empty()) {
+    for text in [Some(&names).filter(|names| !names.is_empty()), last]
+        .into_iter()
+        .flatten()
+    {
         lines.extend(screen.lines(text));
     }
     let room = usize::from(area.height.saturating_sub(1));
