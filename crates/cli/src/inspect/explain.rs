@@ -314,10 +314,16 @@ fn gang_lines(
     remedies: Option<&ExplanationView>,
     screen: Screen,
 ) -> Vec<String> {
-    let workload = format!("{} {}/{}", gang.workload_kind, gang.namespace, gang.workload_name);
-    let mut facts = Facts::new("workload", &workload);
+    let name = format!("{}/{}", gang.namespace, gang.workload_name);
+    let is_known_by_workload = gang.workload_name != gang.pod_group;
+    let mut facts = match is_known_by_workload {
+        true => Facts::new("workload", &format!("{} {name}", gang.workload_kind)),
+        false => Facts::new("pod group", &name),
+    };
     facts.add_known("reason", gang.reason.as_deref());
-    facts.add("pod group", gang.pod_group.as_str());
+    if is_known_by_workload {
+        facts.add("pod group", gang.pod_group.as_str());
+    }
     add_gang(&mut facts, view, gang, remedies);
     let mut lines = facts.0.lines(screen);
     lines.extend(remedies.into_iter().flat_map(|found| remedies::lines(found, screen)));

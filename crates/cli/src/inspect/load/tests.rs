@@ -229,6 +229,44 @@ async fn lists_that_are_refused_are_named_and_the_rest_is_shown() {
     );
 }
 
+/// A scheduler that has a view and is busy with another explanation.
+#[tokio::test]
+async fn a_busy_scheduler_is_looked_at_in_the_namespace_of_the_context() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let view = include_str!("../../../tests/data/top.json");
+    let routes = axum::Router::new()
+        .route("/view", axum::routing::get(move || async move { view }))
+        .fallback(|| async { (StatusCode::TOO_MANY_REQUESTS, "another explanation is under way") });
+    tokio::spawn(async move { axum::serve(listener, routes).await });
+    let directory = tempfile::tempdir().unwrap();
+    let kubeconfig = directory.path().join("kubeconfig");
+    let config = "{apiVersion: v1, kind: Config, clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}], \
+        contexts: [{name: c, context: {cluster: c, user: '', namespace: team}}], users: [], current-context: c}";
+    std::fs::write(&kubeconfig, config).unwrap();
+    let origin = |kubeconfig: Option<std::path::PathBuf>| Origin {
+        scheduler: Some(url.clone()),
+        scheduler_namespace: String::new(),
+        connection: Connection {
+            kubeconfig,
+            context: None,
+            scheduler_name: None,
+            node_pool: String::new(),
+            scheduler_conf: None,
+        },
+    };
+    let loaded = load(&origin(Some(kubeconfig)), None).await.unwrap();
+    assert_eq!(loaded.namespace, "team");
+    let waiting = loaded.view.pods.iter().flatten().find(|pod| pod.waits()).unwrap();
+    assert!(loaded.remedies(waiting).await.is_none());
+    let lost = origin(Some(directory.path().join("none")));
+    assert!(
+        load(&lost, None).await.is_err(),
+        "a kubeconfig that is named must be there"
+    );
+    assert_eq!(load(&lost, Some("own")).await.unwrap().namespace, "own");
+}
+
 /// The ClusterRole `kai-view` of deploy/rbac.yaml has the rights to read what the commands read.
 #[tokio::test]
 async fn the_role_of_readers_suffices() {
