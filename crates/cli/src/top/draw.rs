@@ -393,9 +393,7 @@ mod tests {
         }
         insta::assert_snapshot!("long_waiting_wide", screen(120, 40, &mut with_long_names(), "3"));
         // The whole reason is on the screen, and the names.
-        let text = screen(80, 24, &mut with_long_names(), "3")
-            .replace('\n', "")
-            .replace(' ', "");
+        let text = screen(80, 24, &mut with_long_names(), "3").replace(['\n', ' '], "");
         let view = with_long_names().view.unwrap();
         let gang = view.waiting_gangs()[0];
         let name = format!("{} {}/{}", gang.workload_kind, gang.namespace, gang.workload_name);
