@@ -264,6 +264,8 @@ pub const EVENT_EVICTED_POD_NAMES: &str = "kai.scheduler/evicted-pods";
 pub const EVENT_FAIRNESS: &str = "kai.scheduler/fairness";
 /// Annotation on `Evict` events: the action that evicted the pods.
 pub const EVENT_ACTION: &str = "evictor-action-type";
+/// Annotation on `Scheduled` events: the action that chose the place.
+pub const EVENT_PLACED_BY: &str = "kai.scheduler/action";
 /// Annotation on `Evict` events: the pod group that the pods were evicted for.
 pub const EVENT_EVICTOR: &str = "evictor-pod-group-name";
 /// Annotation on `Evict` events: its namespace.

@@ -7,9 +7,10 @@
 //! | `soak` | `soak` | real | memory while pods come and go |
 //! | `cold` | `cold_start` | canned | time to ready, memory and cycles on a large cluster |
 //! | `page` | `page` | canned | memory, cycles and delays of bindings while people look at the page |
+//! | `live` | `live` | canned | views of a cluster that `kai ui` and `kai top` follow with a person's rights |
 //!
 //! `process` starts and measures `kai`, `api_server` puts load on the real server, `canned_server` serves a generated cluster, and
-//! `table` prints the figures. `.ci/bench` starts a real API server and runs all parts. The parts `cold` and `page` need no server:
+//! `table` prints the figures. `.ci/bench` starts a real API server and runs all parts. The parts `cold`, `page` and `live` need no server:
 //! `cargo build --release && cargo run --release -p kai-bench -- cold`.
 
 mod api_server;
@@ -17,6 +18,7 @@ mod bind;
 mod canned_server;
 mod cold_start;
 mod idle;
+mod live;
 mod page;
 mod process;
 mod soak;
@@ -32,7 +34,7 @@ use table::Table;
 /// Benchmarks of the released program `kai`.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// The parts to run: bind, idle and soak need a real API server, cold and page use a canned one. Runs all parts by default.
+    /// The parts to run: bind, idle and soak need a real API server, the others use a canned one. Runs all parts by default.
     #[arg(value_parser = PARTS)]
     parts: Vec<String>,
     /// The duration of the soak test.
@@ -46,9 +48,9 @@ struct Arguments {
     pods: usize,
 }
 
-const PARTS: [&str; 5] = ["bind", "idle", "soak", "cold", "page"];
+const PARTS: [&str; 6] = ["bind", "idle", "soak", "cold", "page", "live"];
 /// Parts that need no API server.
-const WITHOUT_SERVER: [&str; 2] = ["cold", "page"];
+const WITHOUT_SERVER: [&str; 3] = ["cold", "page", "live"];
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
@@ -61,6 +63,9 @@ fn main() -> anyhow::Result<()> {
         }
         if wanted("page") {
             page::run(&mut table).await?;
+        }
+        if wanted("live") {
+            live::run(&mut table).await?;
         }
         let Some(kubeconfig) = std::env::var_os("KAI_E2E_KUBECONFIG") else {
             let needs_server = |part: &String| !WITHOUT_SERVER.contains(&part.as_str());

@@ -13,7 +13,8 @@ use crate::canned_server::{Bindings, CannedServer, Size};
 use crate::process::{KaiProcess, free_address};
 use crate::table::Table;
 
-const SIZE: Size = Size {
+/// Also that of the part `live`.
+pub(crate) const SIZE: Size = Size {
     pods: 8_000,
     pods_per_node: 8,
     waiting_gangs: 450,

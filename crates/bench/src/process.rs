@@ -40,15 +40,25 @@ impl KaiProcess {
     /// Starts a role.
     pub(crate) fn start(role: &str, kubeconfig: &Path, more: &[&str]) -> anyhow::Result<KaiProcess> {
         let address = free_address()?;
+        let listen = format!("--listen-address={address}");
+        let flags = [&[listen.as_str(), "--log=warn"], more].concat();
+        KaiProcess::spawn(role, kubeconfig, address, &flags)
+    }
+
+    /// Starts `kai ui`; the address is that of the page.
+    pub(crate) fn ui(kubeconfig: &Path) -> anyhow::Result<KaiProcess> {
+        let address = free_address()?;
+        KaiProcess::spawn("ui", kubeconfig, address, &[&format!("--port={}", address.port())])
+    }
+
+    fn spawn(command: &str, kubeconfig: &Path, address: SocketAddr, flags: &[&str]) -> anyhow::Result<KaiProcess> {
         // Cargo builds `kai` into the same folder as this program.
         let program = std::env::current_exe()?.with_file_name("kai");
         let process = Command::new(&program)
-            .arg(role)
+            .arg(command)
             .arg("--kubeconfig")
             .arg(kubeconfig)
-            .arg(format!("--listen-address={address}"))
-            .arg("--log=warn")
-            .args(more)
+            .args(flags)
             .stdin(Stdio::null())
             .spawn()
             .with_context(|| format!("starting {}", program.display()))?;
@@ -117,10 +127,11 @@ impl KaiProcess {
         })
     }
 
-    fn get(&self, path: &str) -> anyhow::Result<String> {
+    /// The answer to a GET; an error unless the process answers in time.
+    pub(crate) fn get(&self, path: &str) -> anyhow::Result<String> {
         let mut stream = TcpStream::connect_timeout(&self.address, RESPONSE_WAIT_MAX)?;
         stream.set_read_timeout(Some(RESPONSE_WAIT_MAX))?;
-        write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
+        write!(stream, "GET {path} HTTP/1.0\r\nhost: {}\r\n\r\n", self.address)?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         Ok(answer)

@@ -24,6 +24,18 @@ pub(crate) enum Align {
     Right,
 }
 
+/// Stands for what a short cell leaves out.
+const CUT_MARK: char = '…';
+
+/// Where a cell is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// Sentences.
+    End,
+    /// Names.
+    Middle,
+}
+
 /// One cell: characters, each with its colour.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cell {
@@ -58,6 +70,31 @@ impl Cell {
     /// Columns of a terminal.
     pub(crate) fn width(&self) -> usize {
         width(&self.characters)
+    }
+
+    /// The cell in `max` columns at most, with a mark where something was left out.
+    pub(crate) fn shortened(&self, max: usize, cut: Cut) -> Cell {
+        if self.width() <= max {
+            return self.clone();
+        }
+        let room = max.saturating_sub(CUT_MARK.width().unwrap_or(0));
+        let head = match cut {
+            Cut::End => room,
+            // The end of a name tells more: kinds and namespaces are alike.
+            Cut::Middle => room / 3,
+        };
+        let mut characters = fitting(self.characters.iter(), head);
+        let tail = match cut {
+            Cut::End => 0,
+            Cut::Middle => room - width(&characters),
+        };
+        let mut tail = fitting(self.characters.iter().rev(), tail);
+        tail.reverse();
+        if max > 0 {
+            characters.push((CUT_MARK, None));
+        }
+        characters.append(&mut tail);
+        Cell { characters }
     }
 
     /// Appends another cell.
@@ -229,8 +266,13 @@ impl Screen {
         Screen {
             // A terminal that does not tell its size says 0.
             width_max: size.map(|size| usize::from(size.ws_col)).filter(|width| *width > 0),
-            colours: std::env::var_os("NO_COLOR").is_none(),
+            colours: !Screen::is_plain(),
         }
+    }
+
+    /// Whether a terminal shall show no colours: by `NO_COLOR` with any value but an empty one (no-color.org).
+    pub(crate) fn is_plain() -> bool {
+        std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
     }
 
     /// A text outside of tables, wrapped.
@@ -292,6 +334,19 @@ impl Line {
             let _ = write!(self.text, "\u{1b}[{colour}m");
         }
     }
+}
+
+/// The first characters that fit into `max` columns.
+fn fitting<'a>(
+    characters: impl Iterator<Item = &'a (char, Option<Colour>)>,
+    max: usize,
+) -> Vec<(char, Option<Colour>)> {
+    let mut used = 0;
+    let fits = characters.take_while(|(character, _)| {
+        used += character.width().unwrap_or(0);
+        used <= max
+    });
+    fits.copied().collect()
 }
 
 fn width(characters: &[(char, Option<Colour>)]) -> usize {
@@ -419,6 +474,21 @@ mod tests {
         });
         assert!(lines.iter().all(|line| line.chars().count() <= 30), "{lines:?}");
         assert_eq!(lines.concat().matches('x').count(), 50);
+    }
+
+    #[test]
+    fn a_short_cell_says_that_it_is_cut() {
+        let check = |text: &str, max: usize, cut: Cut, expect: &str| {
+            let shortened = Cell::from(text).shortened(max, cut);
+            assert_eq!(shortened.text(), expect);
+            assert!(shortened.width() <= max);
+        };
+        check("Job team/train", 14, Cut::Middle, "Job team/train");
+        check("Deployment team/train", 14, Cut::Middle, "Depl…eam/train");
+        check("no nodes with room", 9, Cut::End, "no nodes…");
+        check("größe", 1, Cut::End, "…");
+        check("größe", 0, Cut::Middle, "");
+        check("名前名前", 5, Cut::Middle, "…名前");
     }
 
     #[test]

@@ -84,7 +84,7 @@ pub(crate) fn start(arguments: &LogArguments) -> anyhow::Result<()> {
         .with_env_filter(filter)
         .with_writer(io::stderr)
         // Colour codes would stand between the name and the value of a field, and grep would not find the pair.
-        .with_ansi(io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none());
+        .with_ansi(io::stderr().is_terminal() && !crate::grid::Screen::is_plain());
     match arguments.log_format {
         Format::Text if arguments.kai.is_json() => log.json().flatten_event(true).init(),
         Format::Text => log.init(),

@@ -126,10 +126,38 @@ async fn the_commands_show_a_cluster_and_say_what_the_scheduler_says() {
     );
     assert!(show(&["explain", "podgroup", "big"]).contains("WHAT WOULD HELP"));
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    assert!(show(&["explain", "podgroup", "train"]).contains("Pod train"));
+    assert!(show(&["explain", "podgroup", "train"]).contains("Pod default/train"));
     assert!(show(&["pending", "-n", "other"]).ends_with("nothing waits\n"));
     assert!(show(&["gpus", "nowhere"]).contains("there is no node nowhere"));
     assert!(show(&["explain", "queue", "none"]).contains("there is no queue none"));
+    // What may have been meant.
+    assert!(show(&["explain", "queue", "defualt-queue"]).contains("did you mean default-queue?"));
+    assert!(show(&["explain", "node", "h100-3"]).contains("did you mean h100-"));
+    assert!(show(&["explain", "pod", "trian"]).contains("did you mean train?"));
+    assert!(show(&["explain", "podgroup", "bgi"]).contains("no workload bgi"));
+    assert!(show(&["explain", "podgroup", "notebok"]).contains("did you mean notebook?"));
+    // The last line counts the nodes that were named.
+    assert!(show(&["gpus", "h100-1"]).ends_with("4 GPUs, 1 shared, 3 idle\n"));
+    // Every answer for programs says which version, when, and what is missing.
+    for arguments in [
+        ["explain", "pod", "big"],
+        ["explain", "podgroup", "big"],
+        ["explain", "queue", "default-queue"],
+        ["explain", "node", "h100-1"],
+        ["gpus", "h100-0", "h100-1"],
+        ["queues", "--node-pool", ""],
+        ["pending", "-q", "default-queue"],
+        ["decisions", "-n", "default"],
+    ] {
+        let output = command(".", &arguments)
+            .args(["-o", "json", "--kubeconfig"])
+            .arg(&kubeconfig)
+            .output()
+            .unwrap();
+        let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let told = (&value["version"], &value["missing"], value["time"].is_string());
+        assert_eq!(told, (&json!("v1"), &json!([]), true), "{arguments:?}");
+    }
     assert!(show(&["queues", "--context", "none"]).contains("none"));
 
     let yaml = command(".", &["gpus", "-o", "yaml", "--kubeconfig"])
@@ -167,6 +195,12 @@ async fn the_commands_show_a_cluster_and_say_what_the_scheduler_says() {
         [("bind", "Pod notebook"), ("bind", "Pod llm"), ("bind", "Pod train")]
     );
     insta::assert_snapshot!("decisions", show(&["decisions"]));
+    let wide = show(&["decisions", "-o", "wide"]);
+    assert_eq!(
+        wide.matches("allocate").count(),
+        3,
+        "the Events say by which action: {wide}"
+    );
     assert!(show(&["decisions", "-n", "other"]).ends_with("no decisions in the last hour\n"));
     follow_decisions(&kubeconfig, &client).await;
 

@@ -3,9 +3,14 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
+use kai_api::Object as _;
+use kai_cluster::{Client, ClientConfig, Part, Patch, Selection, Target};
+use serde_json::{Value, json};
 use support::{Playground, command};
 
 /// The lines of the output in the README, in order; the README omits some lines of the real output.
@@ -130,6 +135,141 @@ fn files_that_can_t_be_read_or_written_are_named_with_cause_and_remedy() {
         &["has an entry kai-playground", "--kubeconfig"],
     );
     assert_eq!(std::fs::read_to_string(path("own")).unwrap(), own);
+}
+
+/// A pod: its name, its node, and why it has none.
+type Decided = (String, Option<String>, Option<String>);
+
+fn text(value: &Value) -> Option<String> {
+    value.as_str().map(str::to_owned)
+}
+
+/// The pods as the scheduler has decided, once nothing changes any more.
+async fn settled(client: &Client) -> Vec<Decided> {
+    let default = Selection {
+        namespace: Some("default".to_owned()),
+        ..Selection::default()
+    };
+    let mut before = None;
+    loop {
+        let pods = client.list_values(&kai_api::Pod::RESOURCE, &default).await.unwrap();
+        let is_final = |pod: &Value| {
+            let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+            let refused = conditions
+                .filter(|condition| condition["reason"] == "Unschedulable")
+                .count()
+                > 0;
+            pod["metadata"]["deletionTimestamp"].is_null() && (pod["status"]["phase"] == "Running" || refused)
+        };
+        let all_final = pods.iter().all(is_final);
+        let of = |pod: &Value| {
+            let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+            let mut refused =
+                conditions.filter(|condition| condition["type"] == "PodScheduled" && condition["status"] == "False");
+            let reason = refused.next_back().and_then(|condition| text(&condition["message"]));
+            (
+                text(&pod["metadata"]["name"]).unwrap(),
+                text(&pod["spec"]["nodeName"]),
+                reason,
+            )
+        };
+        let mut now: Vec<Decided> = pods.iter().map(of).collect();
+        now.sort();
+        if all_final && before.as_ref() == Some(&now) {
+            return now;
+        }
+        before = Some(now);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// The pods of a run of `kai simulate` with their status.
+fn replayed(snapshot: &Path, further: &[&str]) -> Vec<(Decided, String)> {
+    let run = command(".", &["simulate", "-o", "json"])
+        .arg(snapshot)
+        .args(further)
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let outcome: Value = serde_json::from_slice(&run.stdout).unwrap();
+    let pods = outcome["pods"].as_array().unwrap().iter();
+    let pods = pods.filter(|pod| pod["namespace"] == "default").map(|pod| {
+        let decided = (text(&pod["name"]).unwrap(), text(&pod["node"]), text(&pod["reason"]));
+        (decided, text(&pod["status"]).unwrap())
+    });
+    let mut pods: Vec<_> = pods.collect();
+    pods.sort();
+    pods
+}
+
+/// Nodes of all kinds, shared GPUs, MIG slices, replicas, unified memory, a gang and a reclaim.
+#[tokio::test]
+async fn a_snapshot_of_the_playground_decides_as_its_scheduler_did() {
+    let directory = tempfile::tempdir().unwrap();
+    let kubeconfig = directory.path().join("kubeconfig");
+    let _playground = Playground::start(&[], &kubeconfig);
+    let client = Client::connect(&ClientConfig::Kubeconfig(kubeconfig.clone()))
+        .await
+        .unwrap();
+    let take = |name: &str| {
+        let file = directory.path().join(name);
+        let run = command(".", &["snapshot", "--kubeconfig"])
+            .arg(&kubeconfig)
+            .arg(&file)
+            .output()
+            .unwrap();
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        file
+    };
+    let before = settled(&client).await;
+    let pods: Vec<Decided> = replayed(&take("story.zip"), &[])
+        .into_iter()
+        .map(|(pod, _)| pod)
+        .collect();
+    assert_eq!(pods, before, "pods keep their places and wait for the same reasons");
+    assert!(before.len() > 20 && before.iter().any(|(_, node, _)| node.is_none()));
+
+    // A pod that waits, and the policy that lets it start (docs/tour.md).
+    let big = json!({
+        "metadata": { "name": "big", "labels": { "kai.scheduler/queue": "red" } },
+        "spec": {
+            "schedulerName": "kai-scheduler", "nodeSelector": { "nvidia.com/gpu.family": "hopper" },
+            "containers": [{ "name": "main", "image": "pytorch", "resources": { "limits": { "nvidia.com/gpu": "4" } } }],
+        },
+    });
+    client.create(&kai_api::Pod::RESOURCE, "default", big).await.unwrap();
+    let waits = settled(&client).await;
+    let file = take("big.zip");
+    let pods: Vec<Decided> = replayed(&file, &[]).into_iter().map(|(pod, _)| pod).collect();
+    assert_eq!(pods, waits);
+    let policy = [
+        "--what-if",
+        "queue research gpu.quota=8",
+        "--what-if",
+        "queue red gpu.quota=6",
+    ];
+    let foreseen = replayed(&file, &policy);
+    // In this order, for only both of them let the pod start.
+    for (queue, quota) in [("red", 6), ("research", 8)] {
+        let patch = Patch::Merge(json!({ "spec": { "resources": { "gpu": { "quota": quota } } } }));
+        let target = Target::of::<kai_api::Queue>("", queue);
+        client.patch(target, Part::Object, patch).await.unwrap();
+    }
+    let runs = |pod: &Decided| pod.0 == "big" && pod.1.is_some();
+    while !settled(&client).await.iter().any(runs) {}
+    let leaving = foreseen.iter().filter(|(_, status)| status == "Releasing");
+    let leaving: BTreeSet<String> = leaving.map(|((name, ..), _)| name.clone()).collect();
+    let decisions = command(".", &["decisions", "-o", "json", "--kubeconfig"])
+        .arg(&kubeconfig)
+        .output()
+        .unwrap();
+    let decisions: Value = serde_json::from_slice(&decisions.stdout).unwrap();
+    let evicted = decisions["decisions"].as_array().unwrap().iter();
+    let for_big = evicted.filter(|told| told["kind"] == "evict" && told["beneficiary"]["workload"] == "Pod big");
+    let evicted: BTreeSet<String> = for_big.map(|told| text(&told["pod"]).unwrap()).collect();
+    // Its node is open: the victims leave several, and the pod starts where they have left first.
+    assert_eq!(evicted, leaving);
+    assert!(!leaving.is_empty());
 }
 
 struct Kubectl<'a> {

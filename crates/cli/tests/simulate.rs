@@ -308,6 +308,10 @@ fn no_color_turns_colours_off_on_a_terminal() {
     command.env("NO_COLOR", "1");
     let shown = run_on_a_terminal(200, command);
     assert!(shown.contains("node-a") && !shown.contains('\u{1b}'), "{shown:?}");
+    // An empty value is none (no-color.org).
+    let mut command = support::command("../../examples", &["simulate", "two-teams.yaml"]);
+    command.env("NO_COLOR", "");
+    assert!(run_on_a_terminal(200, command).contains('\u{1b}'));
 }
 
 #[test]
@@ -442,6 +446,29 @@ fn submitted_pods_are_scheduled() {
         (&"Binding".into(), &"node-a".into())
     );
     assert_eq!(outcome["totals"]["bound"], 2);
+}
+
+#[test]
+fn a_difference_as_json_has_the_explanation() {
+    let arguments = [
+        "simulate",
+        "examples/explain.yaml",
+        "--what-if",
+        "cordon node h100-1",
+        "--diff",
+        "--explain",
+        "red/train",
+        "-o",
+        "json",
+    ];
+    let output = support::command("../..", &arguments).output().unwrap();
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(told["changes"], serde_json::json!(["cordon node h100-1"]));
+    assert_eq!(told["explanation"]["name"], "train", "{told}");
+    assert!(
+        !told["explanation"]["remedies"].as_array().unwrap().is_empty(),
+        "{told}"
+    );
 }
 
 #[test]

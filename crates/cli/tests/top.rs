@@ -81,7 +81,14 @@ async fn a_cluster_is_watched_in_a_terminal() {
     // One of the five models waits; which one depends on the order in which the pod grouper saw them.
     let screen = terminal.press(&["3"], &["Pod default/llm-"]);
     let models: Vec<String> = (0..5).map(|at| format!("llm-{at}")).collect();
-    let (waiting, running): (Vec<_>, Vec<_>) = models.iter().partition(|model| screen.contains(model.as_str()));
+    // The reason below the table names the others.
+    let row = screen.lines().find(|line| line.starts_with("default-queue")).unwrap();
+    let (waiting, running): (Vec<_>, Vec<_>) = models.iter().partition(|model| row.contains(model.as_str()));
+    let below: Vec<&str> = screen.lines().skip_while(|line| !line.starts_with('─')).collect();
+    assert!(
+        below.concat().contains("no nodes with enough resources were found"),
+        "{screen}"
+    );
     let ([waiting], [first, ..]) = (&waiting[..], &running[..]) else {
         panic!("{screen}")
     };

@@ -19,7 +19,7 @@ use world::account::{
     node_loads, offers, overloaded, queue_loads, queue_path,
 };
 use world::plan::{Class, Pace, Scene, Step, scenes, scenes_of};
-use world::{World, cases};
+use world::{World, cases, shuffle};
 
 /// Runs a scene and two more cycles, and calls `law` after each cycle, before its decisions are carried out.
 fn watch(scene: &Scene, mut law: impl FnMut(&World, &Report)) {
@@ -518,15 +518,6 @@ fn how_many_clusters_never_settle() {
         let mut next = || scenes.new_tree(&mut runner).expect("nothing is filtered").current();
         let unsettled = (0..cases).filter(|_| becomes_quiescent(&next()).is_err()).count();
         println!("{class:?}: {unsettled} of {cases} clusters never settle");
-    }
-}
-
-fn shuffle(events: &mut [Event], mut seed: u64) {
-    for at in (1..events.len()).rev() {
-        seed = seed
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        events.swap(at, (seed >> 33) as usize % (at + 1));
     }
 }
 

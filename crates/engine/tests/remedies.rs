@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 
 use kai_engine::Cluster;
 use kai_engine::model::{
-    ComputeMode, Constraints, Enforcement, Event, GangKey, GpuFraction, GpuRequest, Millis, NodeSpec, PodPhase,
-    PodSpec, Preemptibility, Requests,
+    ComputeMode, Constraints, Enforcement, Event, GangKey, GpuFraction, GpuRequest, Millis, NodeSpec, PodKind,
+    PodPhase, PodSpec, Preemptibility, QueueSpec, Quota, Requests,
 };
-use kai_engine::reasons::Resource;
+use kai_engine::reasons::{Reason, Resource};
 use kai_engine::remedies::{Ask, Constraint, ExplainBudget, Explanation, RaisedBound, Step, Wait};
 use kai_engine::report::Status;
 use proptest::prelude::*;
@@ -253,6 +253,25 @@ proptest! {
         });
     }
 
+    /// Another engine that gets the same objects in another order explains the same.
+    #[test]
+    fn the_order_of_objects_does_not_matter(scene in constrained_scenes(), seed in any::<u64>()) {
+        let mut world = World::new(&scene);
+        for step in &scene.steps {
+            world.step(step, &mut |_, _| {});
+        }
+        let mut events = world.snapshot();
+        world::shuffle(&mut events, seed);
+        let mut other = Cluster::new();
+        events.into_iter().for_each(|event| other.apply(event));
+        world.cycle();
+        other.cycle(world.now, &world.config);
+        for (_, uid) in waiting(&world.cluster) {
+            let explained = other.explain(&uid, &world.config, ExplainBudget::default());
+            prop_assert_eq!(explain(&world, &uid), explained.expect("the pod exists"));
+        }
+    }
+
     #[test]
     fn explanations_change_no_decision(scene in constrained_scenes()) {
         let (mut silent, mut asked) = (World::new(&scene), World::new(&scene));
@@ -303,6 +322,94 @@ proptest! {
             }
         });
     }
+}
+
+/// Carries out a step that creates something, with the least that the step says. False for steps that leave open what to create or correct.
+fn create(world: &mut World, waiting: &[String], step: &Step) -> bool {
+    match step {
+        Step::CreateQueue(name) => world.apply(Event::Queue(QueueSpec {
+            name: name.clone(),
+            display_name: String::new(),
+            parent: None,
+            created: Millis(0),
+            uid: name.clone(),
+            priority: 100,
+            quota: Quota::UNBOUNDED,
+            preempt_min_runtime: None,
+            reclaim_min_runtime: None,
+        })),
+        Step::CreatePods { sub_group, count } => {
+            let Some(like) = waiting.first().map(|uid| world.pods[uid].clone()) else {
+                return false;
+            };
+            for number in 0..*count {
+                let name = format!("{}-created-{number}", like.name);
+                world.apply(Event::Pod(PodSpec {
+                    uid: name.clone(),
+                    name,
+                    kind: PodKind::Workload,
+                    sub_group: sub_group.clone(),
+                    gated: false,
+                    refused: None,
+                    ..like.clone()
+                }));
+            }
+        }
+        Step::RemoveGates { .. } => change_pods(world, waiting, |pod| std::mem::take(&mut pod.gated)),
+        _ => return false,
+    }
+    true
+}
+
+/// Carries out the remedies that are not tried, as far as they say what to create. Returns the number of steps of a kind.
+fn check_untried(world: &World, gang: &GangKey, uid: &str, is: fn(&Step) -> bool) -> usize {
+    let explanation = explain(world, uid);
+    let waiting = waiting_pods(world, gang);
+    let mut count = 0;
+    for remedy in explanation.remedies.iter().filter(|remedy| !remedy.tried) {
+        let mut changed = world.clone();
+        if !remedy.steps.iter().all(|step| create(&mut changed, &waiting, step)) {
+            continue;
+        }
+        count += remedy.steps.iter().filter(|step| is(step)).count();
+        changed.cluster.cycle(world.now, &world.config);
+        // Another obstacle may come to light.
+        let after = changed.cluster.pods_of([uid])[0].reason.clone();
+        let kind = |reason: &Option<Reason>| reason.as_ref().map(std::mem::discriminant);
+        let is_gone = after.is_none() || kind(&after) != kind(&explanation.reason);
+        assert!(is_gone, "{after:?} after {remedy:#?}\nof {explanation:#?}");
+    }
+    count
+}
+
+/// A step that can't be tried is no promise that the gang starts, but it removes the obstacle that the reason names.
+#[test]
+fn what_is_to_be_created_is_no_longer_missing() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::{TestRng, TestRunner};
+    let config = cases(1);
+    let rng = TestRng::from_seed(config.rng_algorithm, &[7; 32]);
+    let mut runner = TestRunner::new_with_rng(config, rng);
+    let (mut queues, mut pods) = (0, 0);
+    for _ in 0..120 {
+        let scenes = constrained_scenes().new_tree(&mut runner);
+        let scene = scenes.expect("nothing is filtered").current();
+        watch(&scene, |world| {
+            for (gang, uid) in waiting(&world.cluster) {
+                pods += check_untried(world, &gang, &uid, |step| matches!(step, Step::CreatePods { .. }));
+                // Its queue is gone.
+                let Some(spec) = world.gangs.get(&gang) else { continue };
+                let mut changed = world.clone();
+                changed.apply(Event::QueueGone(spec.queue.clone()));
+                changed.cluster.cycle(world.now, &world.config);
+                queues += check_untried(&changed, &gang, &uid, |step| matches!(step, Step::CreateQueue(_)));
+            }
+        });
+    }
+    assert!(
+        queues > 0 && pods > 0,
+        "{queues} queues and {pods} times pods were created"
+    );
 }
 
 #[allow(clippy::too_many_arguments)]

@@ -6,7 +6,8 @@ use kai_engine::model::PodSpec;
 use kai_engine::reasons::Refusal;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::ClusterMirror;
+use super::volumes::keep_condition;
+use super::{ClusterMirror, ObjectList};
 
 /// Missing ConfigMaps that a reason lists by name.
 const NAMES_MAX: usize = 5;
@@ -48,6 +49,16 @@ impl ClusterMirror {
 
     /// Refuses the pod while a ConfigMap that it needs does not exist.
     pub(super) fn require_config_maps(&mut self, key: &ObjectKey, pod: &Pod, spec: &mut PodSpec) {
+        match self.config_map_list {
+            ObjectList::Complete => {}
+            ObjectList::Unknown => return,
+            ObjectList::ByCondition => {
+                if pod.config_maps().next().is_some() {
+                    keep_condition(pod, spec);
+                }
+                return;
+            }
+        }
         let maps = &mut self.config_maps;
         let mut missing = Vec::new();
         for name in pod.config_maps() {

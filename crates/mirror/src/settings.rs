@@ -23,6 +23,8 @@ pub struct MirrorSettings {
     pub reservation_pod_list: ObjectList,
     /// Whether the mirror is given the volume claims and volumes. Without them volumes do not restrict pods.
     pub volume_list: ObjectList,
+    /// Whether the mirror is given the ConfigMaps, once [`ClusterMirror::config_maps_synced`](crate::ClusterMirror::config_maps_synced) says so.
+    pub config_map_list: ObjectList,
     /// The mode of GPU sharing: on which nodes pods with GPU shares start, or that they wait.
     pub gpu_sharing: GpuSharingMode,
     /// Which pods are background pods.
@@ -39,7 +41,8 @@ impl MirrorSettings {
     }
 }
 
-/// Whether the mirror is given all objects of a kind. A scheduler watches every kind; the files of `kai simulate` may leave kinds out.
+/// Whether the mirror is given all objects of a kind. A scheduler watches every kind; the files of `kai simulate` may leave kinds out, and a
+/// person who looks at a cluster may lack the right to list them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ObjectList {
     /// An object that was not applied does not exist.
@@ -47,6 +50,10 @@ pub enum ObjectList {
     Complete,
     /// The objects of the kind are unknown: the absence of an object has no effect.
     Unknown,
+    /// The objects of the kind are unknown, but a scheduler that has them wrote conditions: a pod that names such an object and has the
+    /// condition `PodScheduled=False` is refused with the condition's message. Never for the scheduler itself, whose own conditions would
+    /// then keep its pods waiting.
+    ByCondition,
 }
 
 /// Keys of the labels that mark worker nodes.
@@ -81,6 +88,7 @@ impl Default for MirrorSettings {
             full_hierarchy_fairness: true,
             reservation_pod_list: ObjectList::Complete,
             volume_list: ObjectList::Complete,
+            config_map_list: ObjectList::Complete,
             gpu_sharing: GpuSharingMode::default(),
             background: BackgroundSelector::default(),
         }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use kai_api::{Object, ObjectKey, PersistentVolume, PersistentVolumeClaim, Pod};
+use kai_api::{ConditionStatus, Object, ObjectKey, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition};
 use kai_engine::model::{NodeSelectorTerm, PodSpec};
 use kai_engine::reasons::Refusal;
 use kai_engine::steps;
@@ -55,8 +55,15 @@ impl ClusterMirror {
 
     /// Restricts the pod to the nodes that reach its volumes, or refuses the pod with the reason.
     pub(super) fn apply_volume_constraints(&mut self, key: &ObjectKey, pod: &Pod, spec: &mut PodSpec) {
-        if self.volume_list == ObjectList::Unknown {
-            return;
+        match self.volume_list {
+            ObjectList::Complete => {}
+            ObjectList::Unknown => return,
+            ObjectList::ByCondition => {
+                if !pod.volume_claims().is_empty() {
+                    keep_condition(pod, spec);
+                }
+                return;
+            }
         }
         // Several volumes may name one claim; each claim restricts the pod once.
         let mut seen = FxHashSet::default();
@@ -97,6 +104,16 @@ impl ClusterMirror {
         for pod in pods {
             self.refresh_pod(&pod);
         }
+    }
+}
+
+/// Refuses the pod with the message of the scheduler's condition, if it has one: what the scheduler knows is not known here.
+pub(super) fn keep_condition(pod: &Pod, spec: &mut PodSpec) {
+    let condition = pod.condition(PodCondition::SCHEDULED);
+    let condition = condition.filter(|condition| condition.status == ConditionStatus::False);
+    if let Some(message) = condition.and_then(|condition| condition.message.as_deref()) {
+        spec.refused
+            .get_or_insert_with(|| Refusal::AsTheConditionSays(message.to_owned()));
     }
 }
 

@@ -132,6 +132,7 @@ impl Settings {
             full_hierarchy_fairness: self.full_hierarchy_fairness,
             reservation_pod_list: ObjectList::Complete,
             volume_list: ObjectList::Complete,
+            config_map_list: ObjectList::Complete,
             gpu_sharing: self.gpu_sharing,
             background: self.background.clone(),
         }

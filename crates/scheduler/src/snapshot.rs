@@ -58,7 +58,7 @@ pub async fn take(client: &Client, settings: &Settings, now: Millis) -> Result<V
     }
     strip_managed_fields(&mut objects);
     let snapshot = json!({
-        "config": settings.config_file,
+        "config": settings.snapshot_config(),
         "schedulerParams": settings.snapshot_parameters(),
         "rawObjects": objects,
         "kai-rs": settings.snapshot_extensions(now),

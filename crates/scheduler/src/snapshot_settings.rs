@@ -29,6 +29,11 @@ struct PartitionParameters {
 }
 
 impl Settings {
+    /// The configuration in effect.
+    pub(crate) fn snapshot_config(&self) -> Value {
+        config::effective(&self.config_file, &self.config)
+    }
+
     /// KAI's parameters of these settings.
     pub(crate) fn snapshot_parameters(&self) -> Value {
         let (key, value) = self.partition.label_key_and_value();
@@ -203,7 +208,12 @@ mod tests {
     fn round_trip(settings: &Settings) -> Settings {
         let extensions = settings.snapshot_extensions(Millis(0));
         let parameters = settings.snapshot_parameters();
-        Settings::of_snapshot(&settings.config_file, &parameters, &extensions).unwrap()
+        let read = Settings::of_snapshot(&settings.snapshot_config(), &parameters, &extensions).unwrap();
+        let before = Settings::of_snapshot(&settings.config_file, &parameters, &extensions).unwrap();
+        assert_eq!(read.warnings, before.warnings);
+        assert_eq!(format!("{:?}", read.mirror()), format!("{:?}", before.mirror()));
+        assert_eq!(read.config, before.config);
+        read
     }
 
     #[test]
@@ -241,6 +251,43 @@ mod tests {
         settings.config.staleness_grace = Some(Millis::seconds(3));
         settings.config.consolidation_preemptees_max = Some(3);
         assert_eq!(round_trip(&settings).config, settings.config);
+    }
+
+    #[test]
+    fn the_configuration_names_what_a_file_leaves_out() {
+        let defaults = Settings::default();
+        assert_eq!(round_trip(&defaults).config, defaults.config);
+        let written = defaults.snapshot_config();
+        assert_eq!(
+            written["actions"],
+            "allocate, consolidation, reclaim, preempt, stalegangeviction"
+        );
+        let names = |config: &Value| -> Vec<String> {
+            let plugins = config["tiers"][0]["plugins"].as_array().unwrap().iter();
+            plugins
+                .map(|plugin| plugin["name"].as_str().unwrap().to_owned())
+                .collect()
+        };
+        for name in [
+            "predicates",
+            "proportion",
+            "nodeplacement",
+            "gpupack",
+            "minruntime",
+            "podaffinity",
+        ] {
+            assert!(names(&written).iter().any(|listed| listed == name), "{name}: {written}");
+        }
+        // What a file says stays; KAI reads arguments as strings.
+        let config = json!({ "tiers": [{ "plugins": [{ "name": "proportion", "arguments": { "kValue": 0.5 } }] }] });
+        let settings = Settings::of_snapshot(&config, &Value::Null, &Value::Null).unwrap();
+        let written = settings.snapshot_config();
+        assert_eq!(names(&written), ["proportion"]);
+        assert_eq!(
+            written["tiers"][0]["plugins"][0]["arguments"],
+            json!({ "kValue": "0.5" })
+        );
+        assert_eq!(round_trip(&settings).config.usage_weight_millionths, 500_000);
     }
 
     #[test]

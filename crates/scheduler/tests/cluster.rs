@@ -432,12 +432,56 @@ async fn questions_are_answered() {
     let job = |id: &str, priority: i32| json!({ "id": id, "priority": priority, "namespace": "a" });
     let jobs = [job("urgent", 90), job("g", 50)];
     assert_eq!(order, json!({ "global_order": jobs, "queue_order": { "q": jobs } }));
+    // An object of every kind that the scheduler watches.
+    let in_a = |name: &str| json!({ "name": name, "namespace": "a" });
+    for object in [
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": in_a("settings"), "data": { "k": "v" } }),
+        json!({ "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": "v" },
+                "spec": { "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteOnce"], "hostPath": { "path": "/v" } } }),
+        json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": in_a("c"),
+                "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } } }),
+        json!({ "apiVersion": "kai.scheduler/v1alpha1", "kind": "Topology", "metadata": { "name": "t" },
+                "spec": { "levels": [{ "nodeLabel": "rack" }] } }),
+        json!({ "apiVersion": "scheduling.run.ai/v1alpha2", "kind": "BindRequest", "metadata": in_a("elsewhere"),
+                "spec": { "podName": "elsewhere", "selectedNode": "n1" } }),
+    ] {
+        world.put(object);
+    }
     let (status, zip) = ask("/get-snapshot").await;
     assert_eq!(status, 200);
     let mut zip = zip::ZipArchive::new(std::io::Cursor::new(zip)).unwrap();
     let snapshot: Value = serde_json::from_reader(zip.by_name("snapshot.json").unwrap()).unwrap();
     assert_eq!(snapshot["rawObjects"]["pods"][0]["metadata"]["name"], "p");
     assert_eq!(snapshot["schedulerParams"]["schedulerName"], "kai-scheduler");
+    for kind in [
+        "pods",
+        "nodes",
+        "queues",
+        "podGroups",
+        "bindRequests",
+        "priorityClasses",
+        "topologies",
+        "persistentVolumes",
+        "persistentVolumeClaims",
+        "configMaps",
+    ] {
+        let objects = snapshot["rawObjects"][kind].as_array();
+        assert!(
+            objects.is_some_and(|objects| !objects.is_empty()),
+            "{kind}: {}",
+            snapshot["rawObjects"]
+        );
+    }
+    assert_eq!(
+        snapshot["rawObjects"]["configMaps"][0]["data"],
+        Value::Null,
+        "names only"
+    );
+    assert!(
+        snapshot["config"]["actions"]
+            .as_str()
+            .is_some_and(|actions| actions.starts_with("allocate"))
+    );
 }
 
 #[tokio::test(start_paused = true)]

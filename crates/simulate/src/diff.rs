@@ -24,6 +24,12 @@ pub struct OutcomeDiff {
     pub nodes: Vec<NodeDiff>,
     /// Sums.
     pub totals: Sides<Totals>,
+    /// The explanation of a pod of the changed cluster; missing if none was asked for.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "crate::outcome::explanation"
+    )]
+    pub explanation: Option<Result<crate::explain::PodExplanation, String>>,
 }
 
 /// A value in both outcomes.
@@ -140,6 +146,7 @@ impl OutcomeDiff {
                 before: before.totals,
                 after: after.totals,
             },
+            explanation: after.explanation.clone(),
         }
     }
 

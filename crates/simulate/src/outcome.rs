@@ -43,7 +43,7 @@ pub struct Outcome {
 }
 
 /// An explanation that was not found is an object with the error.
-fn explanation<S: Serializer>(
+pub(crate) fn explanation<S: Serializer>(
     explanation: &Option<Result<crate::explain::PodExplanation, String>>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {

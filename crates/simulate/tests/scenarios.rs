@@ -1,11 +1,13 @@
 //! The scenarios of the project, the simulated cluster between two cycles, and the messages about mistakes in files.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use kai_engine::report::Status;
-use kai_simulate::outcome::{Outcome, PodOutcome};
+use kai_mirror::StepView;
+use kai_simulate::outcome::{Outcome, PodOutcome, Totals};
 use kai_simulate::run::Options;
-use kai_simulate::scenario::{NotInstalled, Scenario, discover, load, load_case, load_manifests};
+use kai_simulate::scenario::{Change, NotInstalled, Scenario, discover, load, load_case, load_changed, load_manifests};
 
 /// All scenarios in the folder `scenarios/` of the repository must have their expected result.
 #[test]
@@ -78,6 +80,87 @@ fn every_pod_of_the_scenarios_is_explained() {
         waiting > 100 && tried > 60,
         "{waiting} pods wait, {tried} with a tried remedy"
     );
+}
+
+/// The words of `--what-if` for a step that they can express.
+fn in_words(step: &StepView) -> Option<String> {
+    let bound = |field: &str| {
+        let (resource, unit) = match &*step.resource.clone()? {
+            "GPU" => ("gpu", 1e6),
+            "CPU" => ("cpu", 1.0),
+            "memory" => ("memory", 1e6),
+            other => panic!("{other}"),
+        };
+        let amount = step.to? as f64 / unit;
+        Some(format!("queue {} {resource}.{field}={amount}", step.queue.as_ref()?))
+    };
+    match &*step.kind {
+        "end" => Some(format!("delete podgroup {}", step.pod_group.as_ref()?)),
+        "raiseQuota" => bound("quota"),
+        "raiseLimit" => bound("limit"),
+        "uncordon" => Some(format!("uncordon node {}", step.node.as_ref()?)),
+        "addNodes" => Some(format!("add {} nodes like {}", step.to?, step.node.as_ref()?)),
+        _ => None,
+    }
+}
+
+/// What an explanation says is carried out on the objects of the scenario, as a user would, and starts a pod of the gang. Only where the
+/// first cycle evicts nothing.
+#[test]
+fn remedies_of_the_scenarios_start_the_gang_when_carried_out() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+    let (mut counts, mut others, mut failed) = (BTreeMap::<String, u32>::new(), 0, Vec::new());
+    for source in discover(&[folder], std::io::empty()).unwrap() {
+        let run = |changes: &[Change], explain: Option<String>| {
+            let options = Options {
+                explain,
+                cycles: Some(1),
+                ..Options::default()
+            };
+            load_changed(&source, changes, &NotInstalled).map(|scenario| kai_simulate::run::run(scenario, &options))
+        };
+        let plain = run(&[], None).unwrap();
+        // An eviction would have to be carried out first: the explanation is of the cluster after it.
+        let Totals { evicted, pipelined, .. } = plain.totals;
+        if evicted + pipelined > 0 {
+            others += 1;
+            continue;
+        }
+        let pending = plain.pods.iter().filter(|pod| pod.status == Status::Pending);
+        let mut explained = BTreeMap::new();
+        for pod in pending {
+            let explanation = run(&[], Some(format!("{}/{}", pod.namespace, pod.name)))
+                .unwrap()
+                .explanation;
+            let explanation = explanation.unwrap().unwrap();
+            let gang = (pod.namespace.clone(), explanation.workload.clone());
+            let (pods, _) = explained.entry(gang).or_insert_with(|| (Vec::new(), explanation));
+            pods.push(pod.name.clone());
+        }
+        for ((namespace, gang), (pods, explanation)) in explained {
+            for remedy in explanation.explanation.remedies.iter().filter(|remedy| remedy.tried) {
+                let words: Option<Vec<String>> = remedy.steps.iter().map(in_words).collect();
+                let Some(words) = words else { continue };
+                let changes: Vec<Change> = words.iter().map(|words| words.parse().unwrap()).collect();
+                let after = run(&changes, None).unwrap();
+                let starts = |pod: &PodOutcome| {
+                    let was_waiting = pod.namespace == namespace && pods.contains(&pod.name);
+                    was_waiting && !matches!(pod.status, Status::Pending | Status::Gated)
+                };
+                if !after.pods.iter().any(starts) {
+                    failed.push(format!("{}: {gang:?}: {words:?}", source.path().display()));
+                }
+                for step in &remedy.steps {
+                    *counts.entry(step.kind.to_string()).or_default() += 1;
+                }
+            }
+        }
+    }
+    println!("{counts:?}, {} failed, {others} scenarios decide more", failed.len());
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    for kind in ["end", "raiseQuota", "raiseLimit", "uncordon", "addNodes"] {
+        assert!(counts.contains_key(kind), "{kind}: {counts:?}");
+    }
 }
 
 /// A node of two GPUs, a guaranteed queue `mine` and a queue `theirs` without a guarantee.

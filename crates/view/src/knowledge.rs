@@ -82,7 +82,9 @@ impl Knowledge {
         missing.is_some_and(|missing| missing.only_namespace.is_none())
     }
 
-    /// Whether the engine decides as the scheduler does: it has every list that changes decisions.
+    /// Whether the engine decides as the scheduler does: it has every list that changes decisions. Without it no cycle may run before the
+    /// view: the engine would place pods that wait in the cluster. Volumes and ConfigMaps only restrict pods that name them; without them
+    /// these pods' own conditions tell ([`kai_mirror::ObjectList::ByCondition`]).
     pub fn is_complete(&self) -> bool {
         is_complete(&self.missing)
     }

@@ -82,7 +82,7 @@ pub struct ClusterView {
 pub struct Sources<'a> {
     /// The mirror.
     pub mirror: &'a ClusterMirror,
-    /// The engine behind it, after a cycle. The view reverts the pipelined placements of that cycle, as the next cycle does.
+    /// The engine behind it, after a cycle, or before any if [`Knowledge::is_complete`] is false. The view reverts the pipelined placements of that cycle, as the next cycle does.
     pub engine: &'a mut Cluster,
     /// The policy of that cycle.
     pub config: &'a Config,

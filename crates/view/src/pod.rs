@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use kai_api::{Object as _, ObjectKey, PodCondition};
 use kai_engine::model::Millis;
-use kai_engine::reasons::Reason;
+use kai_engine::reasons::{Reason, Refusal};
 use kai_engine::report::{GangView, PodGpus as EngineGpus, PodView, Status};
 use kai_mirror::ClusterMirror;
 use serde::{Deserialize, Serialize};
@@ -204,6 +204,9 @@ fn reason(
     let Some(reason) = &view.reason else {
         return (None, None);
     };
+    if let Reason::Refused(Refusal::AsTheConditionSays(message)) = reason {
+        return (Some(message.clone()), Some(ReasonSource::Condition));
+    }
     if knowledge.is_complete() {
         let text = mirror.with_avoided_node(view.uid, texts.text(reason, mirror));
         return (Some(text), Some(ReasonSource::Engine));

@@ -153,6 +153,10 @@ fn amounts<T>(view: &QueueView<'_>, of: Resource, known: bool, amount: impl Fn(i
     }
 }
 
+/// Lenders of a queue that are listed. With an entry for each pair of a borrower and a lender, a view of thousands of sibling queues would
+/// have millions.
+const LENDERS_MAX: usize = 16;
+
 /// Sets from whom each queue borrows GPUs. Nobody records whose unused GPUs a pod got: each borrower is counted as having the same part
 /// of what every sibling leaves of its quota. What the siblings borrow beyond these parts is in no queue's quota.
 fn set_lenders(queues: &mut [Queue]) {
@@ -164,10 +168,9 @@ fn set_lenders(queues: &mut [Queue]) {
         family.borrowed += i128::from(borrowed.millionths);
         let unused = queue.gpus.quota.zip(queue.gpus.used);
         let unused = unused.map_or(0, |(quota, used)| quota.millionths - used.millionths);
-        if unused > 0 {
-            family.unused.push((queue.name.clone(), unused.into()));
-        }
+        family.add_lender(&queue.name, unused.into());
     }
+    siblings.values_mut().for_each(Siblings::keep_largest);
     for queue in queues.iter_mut() {
         let borrowed = queue.gpus.borrowed.unwrap_or_default().millionths;
         if let Some(family) = siblings.get(&queue.parent).filter(|_| borrowed > 0) {
@@ -181,27 +184,55 @@ fn set_lenders(queues: &mut [Queue]) {
 struct Siblings {
     /// Millionths of GPUs above the quotas.
     borrowed: i128,
-    /// Millionths of GPUs that each of the others leaves of its quota.
-    unused: Vec<(String, i128)>,
+    /// Millionths of GPUs that all of them leave of their quotas.
+    all_unused: i128,
+    /// The ones that leave the most, by name.
+    largest: Vec<Unused>,
+}
+
+/// What a queue leaves of its quota.
+struct Unused {
+    queue: String,
+    millionths: i128,
+    /// What the siblings before it leave.
+    before: i128,
 }
 
 impl Siblings {
-    /// The lenders of a queue that borrows `borrowed` millionths. Amounts are rounded to hundredths so that their sum is exact.
+    /// Adds what a queue leaves of its quota. Called in the order of names.
+    fn add_lender(&mut self, queue: &str, millionths: i128) {
+        if millionths > 0 {
+            self.largest.push(Unused {
+                queue: queue.to_owned(),
+                millionths,
+                before: self.all_unused,
+            });
+            self.all_unused += millionths;
+        }
+    }
+
+    fn keep_largest(&mut self) {
+        if self.largest.len() > LENDERS_MAX {
+            // Stable: of equal amounts the first names stay.
+            self.largest.sort_by_key(|unused| std::cmp::Reverse(unused.millionths));
+            self.largest.truncate(LENDERS_MAX);
+            self.largest.sort_by_key(|unused| unused.before);
+        }
+    }
+
+    /// The lenders of a queue that borrows `borrowed` millionths. Amounts are rounded to hundredths so that the sum of all is exact.
     fn lenders(&self, borrowed: i128) -> Vec<Lender> {
-        let all_unused: i128 = self.unused.iter().map(|(_, unused)| unused).sum();
-        let divisor = all_unused.max(self.borrowed).max(1);
+        let divisor = self.all_unused.max(self.borrowed).max(1);
         let up_to = |sum: i128| borrowed.saturating_mul(sum) / divisor / HUNDREDTH * HUNDREDTH;
-        let mut sum = 0;
-        let lenders = self.unused.iter().map(|(queue, unused)| {
-            let before = up_to(sum);
-            sum += unused;
-            let millionths = i64::try_from(up_to(sum) - before).unwrap_or(i64::MAX);
-            Lender {
-                queue: queue.clone(),
-                gpus: GpuAmount { millionths },
-            }
+        let lent = |unused: &Unused| up_to(unused.before + unused.millionths) - up_to(unused.before);
+        let lenders = self.largest.iter().filter(|unused| lent(unused) > 0);
+        let lenders = lenders.map(|unused| Lender {
+            queue: unused.queue.clone(),
+            gpus: GpuAmount {
+                millionths: i64::try_from(lent(unused)).unwrap_or(i64::MAX),
+            },
         });
-        lenders.filter(|lender| lender.gpus.millionths > 0).collect()
+        lenders.collect()
     }
 }
 
@@ -209,12 +240,20 @@ impl Siblings {
 mod tests {
     use super::*;
 
-    fn lenders(borrowed: &[i128], unused: &[i128]) -> Vec<Vec<i64>> {
-        let unused = unused.iter().enumerate();
-        let family = Siblings {
+    fn family(borrowed: &[i128], unused: &[i128]) -> Siblings {
+        let mut family = Siblings {
             borrowed: borrowed.iter().sum(),
-            unused: unused.map(|(at, amount)| (format!("q{at}"), *amount)).collect(),
+            ..Siblings::default()
         };
+        for (at, amount) in unused.iter().enumerate() {
+            family.add_lender(&format!("q{at}"), *amount);
+        }
+        family.keep_largest();
+        family
+    }
+
+    fn lenders(borrowed: &[i128], unused: &[i128]) -> Vec<Vec<i64>> {
+        let family = family(borrowed, unused);
         let of_each = borrowed.iter().map(|borrowed| {
             let lenders = family.lenders(*borrowed).into_iter();
             lenders.map(|lender| lender.gpus.millionths / 10_000).collect()
@@ -235,5 +274,24 @@ mod tests {
         assert_eq!(lenders(&[gpus(2), gpus(1)], &[gpus(2)]), [[133], [66]]);
         assert_eq!(lenders(&[gpus(2)], &[]), [Vec::<i64>::new()]);
         assert_eq!(lenders(&[i128::from(i64::MAX)], &[i128::from(i64::MAX)]).len(), 1);
+    }
+
+    #[test]
+    fn of_thousands_of_lenders_the_largest_are_listed() {
+        let gpus = |number: i128| number * 1_000_000;
+        let mut unused = vec![gpus(1); 2_000];
+        (unused[7], unused[1_900]) = (gpus(3), gpus(2));
+        let listed = family(&[gpus(2_003)], &unused).lenders(gpus(2_003));
+        let told: Vec<_> = listed
+            .iter()
+            .map(|lender| (lender.queue.as_str(), lender.gpus.to_string()))
+            .collect();
+        assert_eq!(told.len(), LENDERS_MAX);
+        assert_eq!(told[7], ("q7", "3".to_owned()));
+        assert_eq!(told[LENDERS_MAX - 1], ("q1900", "2".to_owned()));
+        assert!(
+            told.iter().filter(|(_, gpus)| gpus == "1").count() == LENDERS_MAX - 2,
+            "{told:?}"
+        );
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use kai_cluster::Clock;
-use kai_view::{Decision, DecisionKind};
+use kai_view::{Decision, DecisionKind, MissingList};
 use serde_json::json;
 
 use super::events::{self, DecisionLog};
@@ -39,11 +39,11 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match (arguments.watch, arguments.origin.scheduler()) {
         (false, Some(scheduler)) => {
             let decisions = block_on(scheduler.decisions(0))?;
-            show(&arguments, decisions)
+            show(&arguments, decisions, &[])
         }
         (false, None) => {
-            let decisions = block_on(listed(&arguments))?;
-            show(&arguments, decisions)
+            let (decisions, missing) = block_on(listed(&arguments))?;
+            show(&arguments, decisions, &missing)
         }
         (true, Some(scheduler)) => block_on(follow_scheduler(&arguments, &scheduler)),
         (true, None) => {
@@ -57,8 +57,8 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The decisions of the last hour from Events, with the caller's rights.
-async fn listed(arguments: &Arguments) -> anyhow::Result<Vec<Arc<Decision>>> {
+/// The decisions of the last hour from Events, with the caller's rights, and the lists that are missing.
+async fn listed(arguments: &Arguments) -> anyhow::Result<(Vec<Arc<Decision>>, Vec<MissingList>)> {
     let connection = &arguments.origin.connection;
     let namespace = arguments.scope.namespace.as_deref();
     let loaded = load::load(&arguments.origin, namespace).await?;
@@ -84,12 +84,13 @@ async fn listed(arguments: &Arguments) -> anyhow::Result<Vec<Arc<Decision>>> {
     let mut log = DecisionLog::default();
     let scheduler_name = loaded.scheduler_name().unwrap_or(kai_api::keys::SCHEDULER_NAME);
     log.add(&listed, scheduler_name, &loaded.view);
-    Ok(log.newest_first())
+    Ok((log.newest_first(), loaded.view.missing))
 }
 
-fn show(arguments: &Arguments, mut decisions: Vec<Arc<Decision>>) -> anyhow::Result<ExitCode> {
+fn show(arguments: &Arguments, mut decisions: Vec<Arc<Decision>>, missing: &[MissingList]) -> anyhow::Result<ExitCode> {
     decisions.retain(|decision| arguments.scope.contains(&decision.namespace));
-    let value = json!({ "version": kai_view::VERSION, "time": Clock::System.now_text(), "decisions": decisions });
+    let time = Clock::System.now_text();
+    let value = json!({ "version": kai_view::VERSION, "time": time, "missing": missing, "decisions": decisions });
     let wide = arguments.format.is_wide();
     arguments
         .format

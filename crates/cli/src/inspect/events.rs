@@ -216,6 +216,7 @@ impl Lookup<'_> {
                 let gang = pod_group.as_deref().and_then(|group| self.gang(namespace, group));
                 vec![Decision {
                     pod: name.clone(),
+                    action: annotation(event, keys::EVENT_PLACED_BY),
                     workload: gang.map_or_else(|| format!("Pod {name}"), workload),
                     queue: gang.map(|gang| gang.queue.to_string()),
                     pod_group,
@@ -232,10 +233,7 @@ impl Lookup<'_> {
     fn evictions(&self, decision: Decision, event: &SchedulerEvent, message: &str) -> Vec<Decision> {
         let group = &event.involved_object.name;
         let gang = self.gang(&decision.namespace, group);
-        let annotation = |key: &str| {
-            let value = event.metadata.annotations.get(key).map(|value| value.to_string());
-            value.filter(|value| !value.is_empty())
-        };
+        let annotation = |key: &str| annotation(event, key);
         // For a pod group that is gone. Schedulers of earlier versions do not write it.
         let named = |key: &str| annotation(key).map(|text| without_namespace(&text));
         let evictor = annotation(keys::EVENT_EVICTOR).zip(annotation(keys::EVENT_EVICTOR_NAMESPACE));
@@ -299,6 +297,11 @@ impl Lookup<'_> {
         let at = gangs.binary_search_by(key);
         at.ok().and_then(|at| gangs.get(at))
     }
+}
+
+fn annotation(event: &SchedulerEvent, key: &str) -> Option<String> {
+    let value = event.metadata.annotations.get(key).map(|value| value.to_string());
+    value.filter(|value| !value.is_empty())
 }
 
 /// The workload of a gang as people name it.
@@ -375,7 +378,7 @@ mod tests {
                 second,
                 "llm-0",
                 "team/llm-0 is assigned to node h100-1 of node pool default",
-                json!({}),
+                json!({ "kai.scheduler/action": "allocate" }),
             ),
             event(
                 "2",
@@ -405,6 +408,7 @@ mod tests {
             (bound.workload.as_str(), bound.node.as_deref()),
             ("Deployment llm", Some("h100-1"))
         );
+        assert_eq!(bound.action.as_deref(), Some("allocate"));
         assert_eq!(bound.gpus, Some(kai_view::PodGpus::Whole { devices: 2 }));
         let evicted = &told[1];
         assert_eq!(evicted.action.as_deref(), Some("reclaim"));

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use kai_mirror::ExplanationView;
 use kai_view::{Amounts, ClusterView, Gang, Node, Pod, PodLimit, Queue};
+use kai_yaml::suggestion;
 use serde_json::json;
 
-use super::{Format, Origin, block_on, gpus, load, pending, queues, words};
+use super::{Format, Origin, block_on, document, gpus, load, pending, queues, words};
 use crate::draw::bytes;
 use crate::grid::{Align, Cell, Grid, Screen};
 use crate::remedies;
@@ -60,14 +61,11 @@ async fn explain(arguments: &Arguments, namespace: Option<&str>, name: &str) -> 
         Kind::Pod => {
             let pods = known(view, view.pods.as_deref(), "pods")?;
             let pod = pods.iter().find(|pod| pod.namespace == namespace && pod.name == name);
-            let pod = pod.ok_or_else(|| {
-                anyhow::anyhow!(
-                    "there is no pod {name} of this scheduler in namespace {namespace}; name another namespace with -n"
-                )
-            })?;
+            let pod = pod.ok_or_else(|| no_pod(view, pods, namespace, name))?;
             let gang = gang_of(view, pod);
-            let remedies = loaded.remedies(pod).await?;
+            let remedies = loaded.remedies(pod).await;
             let value = json!({ "pod": pod, "gang": gang, "queue": queue_of(view, gang), "explanation": remedies });
+            let value = document(view, value);
             arguments
                 .format
                 .print(view, &value, |screen| pod_lines(view, pod, remedies.as_ref(), screen))
@@ -78,12 +76,13 @@ async fn explain(arguments: &Arguments, namespace: Option<&str>, name: &str) -> 
             let pods = pods_of(view, gang);
             let waiting = pods.iter().find(|pod| pod.waits());
             let remedies = match waiting {
-                Some(pod) => loaded.remedies(pod).await?,
+                Some(pod) => loaded.remedies(pod).await,
                 None => None,
             };
             let value = json!({
                 "gang": gang, "queue": queue_of(view, Some(gang)), "pods": pods, "explanation": remedies,
             });
+            let value = document(view, value);
             arguments.format.print(view, &value, |screen| {
                 gang_lines(view, gang, &pods, remedies.as_ref(), screen)
             })
@@ -91,9 +90,12 @@ async fn explain(arguments: &Arguments, namespace: Option<&str>, name: &str) -> 
         Kind::Queue => {
             let all = known(view, view.queues.as_deref(), "queues")?;
             let queue = all.iter().find(|queue| queue.name == name);
-            let queue = queue.ok_or_else(|| anyhow::anyhow!("there is no queue {name}; `kai queues` lists them"))?;
+            let queue = queue.ok_or_else(|| {
+                let near = suggestion(name, all.iter().map(|queue| queue.name.as_str()));
+                anyhow::anyhow!("there is no queue {name}{near}; `kai queues` lists them")
+            })?;
             let gangs = gangs_of(view, queue);
-            let value = json!({ "queue": queue, "gangs": gangs });
+            let value = document(view, json!({ "queue": queue, "gangs": gangs }));
             arguments.format.print(view, &value, |screen| {
                 queue_lines(view, queue, gangs.as_deref(), screen)
             })
@@ -101,10 +103,9 @@ async fn explain(arguments: &Arguments, namespace: Option<&str>, name: &str) -> 
         Kind::Node => {
             let nodes = known(view, view.nodes.as_deref(), "nodes")?;
             let node = nodes.iter().find(|node| node.name == name);
-            let node = node
-                .ok_or_else(|| anyhow::anyhow!("there is no node {name} in this node pool; `kai gpus` lists them"))?;
+            let node = node.ok_or_else(|| gpus::no_node(nodes, name))?;
             let pods = pods_on(view, node);
-            let value = json!({ "node": node, "pods": pods });
+            let value = document(view, json!({ "node": node, "pods": pods }));
             arguments.format.print(view, &value, |screen| {
                 node_lines(view, node, &pods, arguments.format.is_wide(), screen)
             })
@@ -158,6 +159,22 @@ fn known<'a, T>(view: &ClusterView, list: Option<&'a [T]>, name: &str) -> anyhow
     })
 }
 
+/// What may have been meant by the name of a pod that does not exist.
+fn no_pod(view: &ClusterView, pods: &[Pod], namespace: &str, name: &str) -> anyhow::Error {
+    let mut gangs = view.gangs.iter().flatten();
+    if let Some(gang) = gangs.find(|gang| gang.namespace == namespace && gang.workload_name == name) {
+        let workload = gang.workload();
+        return anyhow::anyhow!(
+            "there is no pod {name} in namespace {namespace}, but {workload}: `kai explain podgroup {namespace}/{name}` explains it"
+        );
+    }
+    let here = pods.iter().filter(|pod| pod.namespace == namespace);
+    let near = suggestion(name, here.map(|pod| pod.name.as_str()));
+    anyhow::anyhow!(
+        "there is no pod {name} of this scheduler in namespace {namespace}{near}; name another namespace with -n"
+    )
+}
+
 /// The gang of this pod group or workload.
 fn find_gang<'a>(gangs: &'a [Gang], namespace: &str, name: &str) -> anyhow::Result<&'a Gang> {
     let here = || gangs.iter().filter(|gang| gang.namespace == namespace);
@@ -167,9 +184,12 @@ fn find_gang<'a>(gangs: &'a [Gang], namespace: &str, name: &str) -> anyhow::Resu
     let named: Vec<&Gang> = here().filter(|gang| gang.workload_name == name).collect();
     match named.as_slice() {
         [gang] => Ok(gang),
-        [] => anyhow::bail!(
-            "there is no pod group and no workload {name} in namespace {namespace}; name another namespace with -n"
-        ),
+        [] => {
+            let near = suggestion(name, here().map(|gang| gang.workload_name.as_str()));
+            anyhow::bail!(
+                "there is no pod group and no workload {name} in namespace {namespace}{near}; name another namespace with -n"
+            )
+        }
         several => {
             let names: Vec<&str> = several.iter().map(|gang| gang.pod_group.as_str()).collect();
             anyhow::bail!("{name} has several pod groups; name one of them: {}", names.join(", "))
@@ -237,7 +257,11 @@ fn pod_lines(view: &ClusterView, pod: &Pod, remedies: Option<&ExplanationView>, 
     facts.add("since", words::age(pod.since, view.time));
     let gang = gang_of(view, pod);
     match gang {
-        Some(gang) => add_gang(&mut facts, view, gang, remedies),
+        Some(gang) => {
+            facts.add("workload", gang.workload());
+            facts.add("pod group", gang.pod_group.as_str());
+            add_gang(&mut facts, view, gang, remedies);
+        }
         None => facts.add("workload", words::UNKNOWN),
     }
     let mut lines = facts.0.lines(screen);
@@ -249,14 +273,15 @@ fn pod_lines(view: &ClusterView, pod: &Pod, remedies: Option<&ExplanationView>, 
 }
 
 fn add_gang(facts: &mut Facts, view: &ClusterView, gang: &Gang, remedies: Option<&ExplanationView>) {
-    facts.add("workload", gang.workload());
-    facts.add("pod group", gang.pod_group.as_str());
     facts.add("pods", format!("{} with a place", pending::progress(gang)));
     if gang.waiting > 0 {
         facts.add("waiting since", words::age(gang.waiting_since, view.time));
         match remedies {
-            Some(remedies) => remedies::facts(remedies).for_each(|(name, text)| facts.add(name, text)),
-            None => facts.add("position", position(gang)),
+            Some(remedies) => remedies::facts(remedies).for_each(|(name, text)| facts.add(name, text.as_ref())),
+            None => {
+                facts.add("position", position(gang));
+                facts.add_known("remedy", words::not_tried(view).as_deref());
+            }
         }
     }
     facts.add(
@@ -289,8 +314,16 @@ fn gang_lines(
     remedies: Option<&ExplanationView>,
     screen: Screen,
 ) -> Vec<String> {
-    let mut facts = Facts::new("pod group", &format!("{}/{}", gang.namespace, gang.pod_group));
+    let name = format!("{}/{}", gang.namespace, gang.workload_name);
+    let is_known_by_workload = gang.workload_name != gang.pod_group;
+    let mut facts = match is_known_by_workload {
+        true => Facts::new("workload", &format!("{} {name}", gang.workload_kind)),
+        false => Facts::new("pod group", &name),
+    };
     facts.add_known("reason", gang.reason.as_deref());
+    if is_known_by_workload {
+        facts.add("pod group", gang.pod_group.as_str());
+    }
     add_gang(&mut facts, view, gang, remedies);
     let mut lines = facts.0.lines(screen);
     lines.extend(remedies.into_iter().flat_map(|found| remedies::lines(found, screen)));
@@ -398,6 +431,7 @@ fn queue_lines(view: &ClusterView, queue: &Queue, gangs: Option<&[&Gang]>, scree
         true => facts.add("over quota", "no"),
         false => facts.add("over quota", over),
     }
+    facts.add_known("borrows from", queues::lenders(queue).as_deref());
     let mut lines = facts.0.lines(screen);
     lines.extend(amounts_lines(queue, screen));
     let Some(gangs) = gangs else {

@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use kai_view::{ClusterView, GpuState, Node};
+use kai_view::{GpuState, Node};
 use serde_json::json;
 
 use super::words::{self, UserMemory};
-use super::{Format, Origin, block_on, lines_or, load};
+use super::{Format, Origin, block_on, document, lines_or, load};
 use crate::grid::{Align, Cell, Grid, Screen};
 
 /// The flags of `kai gpus`.
@@ -26,9 +26,12 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let loaded = block_on(load::load(&arguments.origin, None))?;
     let view = loaded.view;
     for name in &arguments.nodes {
-        let nodes = view.nodes.iter().flatten();
-        if view.nodes.is_some() && !nodes.into_iter().any(|node| node.name == *name) {
-            anyhow::bail!("there is no node {name} in this node pool; `kai gpus` lists them");
+        if let Some(nodes) = view
+            .nodes
+            .as_ref()
+            .filter(|nodes| !nodes.iter().any(|node| node.name == *name))
+        {
+            return Err(no_node(nodes, name));
         }
     }
     let is_chosen = |node: &&Node| match arguments.nodes.is_empty() {
@@ -39,18 +42,24 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         .nodes
         .as_ref()
         .map(|nodes| nodes.iter().filter(is_chosen).collect());
-    let value = json!({ "version": view.version, "time": view.time, "missing": view.missing, "nodes": nodes });
+    let value = document(&view, json!({ "nodes": nodes }));
     let wide = arguments.format.is_wide();
     arguments
         .format
-        .print(&view, &value, |screen| lines(&view, nodes.as_deref(), wide, screen))
+        .print(&view, &value, |screen| lines(nodes.as_deref(), wide, screen))
+}
+
+/// A node that does not exist, and what may have been meant.
+pub(super) fn no_node(nodes: &[Node], name: &str) -> anyhow::Error {
+    let near = kai_yaml::suggestion(name, nodes.iter().map(|node| node.name.as_str()));
+    anyhow::anyhow!("there is no node {name} in this node pool{near}; `kai gpus` lists them")
 }
 
 fn has_gpus(node: &Node) -> bool {
     !node.gpus.is_empty() || !node.slices.is_empty()
 }
 
-fn lines(view: &ClusterView, nodes: Option<&[&Node]>, wide: bool, screen: Screen) -> Vec<String> {
+fn lines(nodes: Option<&[&Node]>, wide: bool, screen: Screen) -> Vec<String> {
     let Some(nodes) = nodes else {
         return vec!["the GPUs are unknown: nodes can't be listed".to_owned()];
     };
@@ -60,7 +69,7 @@ fn lines(view: &ClusterView, nodes: Option<&[&Node]>, wide: bool, screen: Screen
     }
     let mut lines = lines_or(&grid, screen, "no node has GPUs");
     lines.push(String::new());
-    lines.push(summary(view));
+    lines.push(summary(nodes));
     lines
 }
 
@@ -144,9 +153,9 @@ pub(super) fn rows(grid: &mut Grid, node: &Node, wide: bool) {
     }
 }
 
-/// The GPUs of the whole cluster by state. Unknown ones are not counted as free.
-fn summary(view: &ClusterView) -> String {
-    let all = || view.nodes.iter().flatten().flat_map(|node| &node.gpus);
+/// The GPUs of the nodes by state. Unknown ones are not counted as free.
+fn summary(nodes: &[&Node]) -> String {
+    let all = || nodes.iter().flat_map(|node| &node.gpus);
     let count = |state: GpuState| all().filter(|gpu| gpu.state == state).count();
     let mut parts = vec![format!("{} GPUs", all().count())];
     for (state, word) in [

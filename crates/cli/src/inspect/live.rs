@@ -12,16 +12,17 @@ use tokio::sync::Notify;
 
 use super::Connection;
 use super::events::{self, EventWatch};
-use super::load::{Lists, connect, mirror_of, no_cluster, settle};
+use super::load::{Lists, connect, decide, mirror_of, no_cluster, settle};
 
-/// The mirror of a cluster, kept up to date by watches. Each view is the result of a cycle on a copy of the engine.
+/// The mirror of a cluster, kept up to date by watches. Each view is the result of a cycle on a copy of the engine, or of no cycle where
+/// lists are missing.
 pub(crate) struct LiveCluster {
     settings: kai_scheduler::Settings,
     knowledge: Knowledge,
     sources: kai_scheduler::Sources,
     mirror: ClusterMirror,
     engine: Cluster,
-    /// The engine after the last cycle.
+    /// The engine of the last view.
     cycled: Cluster,
     wake: Arc<Notify>,
     client: Client,
@@ -115,7 +116,7 @@ impl LiveCluster {
         settle(&mut self.mirror, &mut self.engine);
         let config = &self.settings.config;
         self.cycled = self.engine.clone();
-        self.cycled.cycle(now, config);
+        decide(&mut self.cycled, &self.knowledge, now, config);
         let mut view = ClusterView::new(kai_view::Sources {
             mirror: &self.mirror,
             engine: &mut self.cycled,
@@ -170,6 +171,7 @@ pub(crate) mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::inspect::load::tests::{assert_all_wait, client_without, with_config_map, with_waiting_pods};
 
     /// A cluster where the pod `waits` of the namespace `default` has no node.
     pub(crate) async fn with_a_waiting_pod() -> LiveCluster {
@@ -196,5 +198,28 @@ pub(crate) mod tests {
             store.put(object).unwrap();
         }
         LiveCluster::of_client(&Client::in_process(crate::embedded::service_of_roles(&server))).await
+    }
+
+    async fn live_without(
+        server: &Server,
+        namespace: &str,
+        is_refused: impl Fn(&str) -> bool + Clone + Send + Sync + 'static,
+    ) -> LiveCluster {
+        let client = client_without(server, is_refused);
+        let mut lists = Lists::new(&client, namespace);
+        lists.try_all().await.unwrap();
+        let missing = lists.missing;
+        assert_eq!(missing.len(), 1, "{missing:?}");
+        LiveCluster::watch(kai_scheduler::Settings::default(), &client, Knowledge { missing }).await
+    }
+
+    #[tokio::test]
+    async fn without_lists_no_placement_is_invented() {
+        let server = with_waiting_pods(&[json!({})]);
+        let mut tenants = live_without(&server, "team", |path| path == "/api/v1/pods").await;
+        assert_all_wait(&tenants.view());
+        let server = with_waiting_pods(&[with_config_map("settings")]);
+        let mut without = live_without(&server, "team", |path| path.contains("/configmaps")).await;
+        assert_all_wait(&without.view());
     }
 }

@@ -14,8 +14,8 @@ use kai_view::{ClusterView, Knowledge, List, MissingList, Sources};
 use super::remote::SchedulerEndpoints;
 use super::{Connection, Origin};
 
-/// ConfigMaps of pending pods that are looked up one by one. Pods beyond it are shown without this check.
-const CONFIG_MAPS_MAX: usize = 64;
+/// ConfigMaps that are looked up one by one, each with a request. For more of them one list is cheaper.
+const LOOK_UPS_MAX: usize = 64;
 
 /// A cluster as the caller may see it.
 pub(super) struct Loaded {
@@ -38,7 +38,10 @@ pub(super) async fn load(origin: &Origin, namespace: Option<&str>) -> anyhow::Re
         return Ok(Loaded {
             view: scheduler.view().await?,
             trials: Trials::Scheduler(scheduler),
-            namespace: namespace.unwrap_or("default").to_owned(),
+            namespace: match namespace {
+                Some(namespace) => namespace.to_owned(),
+                None => origin.connection.namespace().await?,
+            },
         });
     }
     let connection = &origin.connection;
@@ -77,20 +80,27 @@ impl Loaded {
         }
     }
 
-    /// What would let the pod start, by trials; `None` if lists are missing or the pod does not wait.
-    pub(super) async fn remedies(&self, pod: &kai_view::Pod) -> anyhow::Result<Option<ExplanationView>> {
+    /// What would let the pod start, by trials; `None` if lists are missing or the pod does not wait. Where the scheduler is busy or can't tell,
+    /// a warning says so on standard error: everything else about the pod is known.
+    pub(super) async fn remedies(&self, pod: &kai_view::Pod) -> Option<ExplanationView> {
         if !self.view.missing.is_empty() || !pod.waits() {
-            return Ok(None);
+            return None;
         }
         match &self.trials {
-            Trials::Scheduler(scheduler) => scheduler.explain(&pod.namespace, &pod.name).await.map(Some),
+            Trials::Scheduler(scheduler) => match scheduler.explain(&pod.namespace, &pod.name).await {
+                Ok(explained) => Some(explained),
+                Err(error) => {
+                    eprintln!("warning: what would help is unknown: {error:#}");
+                    None
+                }
+            },
             Trials::InMemory(cycle) => {
                 let Cycle {
                     mirror, engine, config, ..
                 } = &**cycle;
                 let explained = engine.explain(&pod.uid, config, ExplainBudget::default());
                 let name = |gang: &GangKey| mirror.workload(gang);
-                Ok(explained.map(|explained| ExplanationView::new(&explained, &name)))
+                explained.map(|explained| ExplanationView::new(&explained, &name))
             }
         }
     }
@@ -160,9 +170,14 @@ impl Lists<'_> {
     /// Finds out which lists are refused, for watches.
     pub(super) async fn try_all(&mut self) -> Result<(), Error> {
         self.objects().await?;
-        let config_maps = self.client.list::<ConfigMap>(&Selection::default()).await;
-        self.note(List::ConfigMaps, config_maps)?;
-        Ok(())
+        match self.all_config_maps(&Selection::default()).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.is_forbidden() => {
+                self.config_maps_missing(plain(&error));
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Lists every kind. Fails if the cluster does not answer; a list that is refused is missing.
@@ -249,36 +264,54 @@ impl Lists<'_> {
         }
     }
 
-    /// The ConfigMaps of pending pods that exist. Only those are looked up: a list would have the content of all.
+    /// The ConfigMaps of pending pods that exist: few are looked up by name, for many the metadata of all are listed.
     async fn config_maps(&mut self, pods: &[Pod]) -> Result<Vec<ObjectKey>, Error> {
         let pending = pods.iter().filter(|pod| pod.node_name().is_none());
         let named = pending.flat_map(|pod| {
             let namespace = pod.metadata.namespace();
-            pod.config_maps()
-                .map(move |name| (namespace.to_owned(), name.to_owned()))
+            pod.config_maps().map(move |name| (namespace, name))
         });
-        let named: BTreeSet<(String, String)> = named.collect();
+        let named: BTreeSet<(&str, &str)> = named.collect();
+        let looked_up = match named.len() <= LOOK_UPS_MAX {
+            true => self.config_maps_named(&named).await,
+            false => {
+                let first = named.first().map(|(namespace, _)| *namespace);
+                let only_namespace = first.filter(|first| named.iter().all(|(namespace, _)| namespace == first));
+                let selection = Selection {
+                    namespace: only_namespace.map(str::to_owned),
+                    ..Selection::default()
+                };
+                self.all_config_maps(&selection).await
+            }
+        };
+        match looked_up {
+            Err(error) if error.is_forbidden() => {
+                self.config_maps_missing(plain(&error));
+                Ok(Vec::new())
+            }
+            other => other,
+        }
+    }
+
+    async fn config_maps_named(&self, named: &BTreeSet<(&str, &str)>) -> Result<Vec<ObjectKey>, Error> {
         let mut found = Vec::new();
-        for (at, (namespace, name)) in named.iter().enumerate() {
+        for (namespace, name) in named {
             let target = Target::of::<ConfigMap>(namespace, name);
-            let looked_up = match at < CONFIG_MAPS_MAX {
-                true => self.client.get_metadata(target).await,
-                false => {
-                    self.config_maps_missing(format!("pending pods name more than {CONFIG_MAPS_MAX} of them"));
-                    return Ok(found);
-                }
-            };
-            match looked_up {
-                Ok(Some(_)) => found.push(ObjectKey::new(namespace, name)),
-                Ok(None) => {}
-                Err(error) if error.is_forbidden() => {
-                    self.config_maps_missing(plain(&error));
-                    return Ok(found);
-                }
-                Err(error) => return Err(error),
+            if self.client.get_metadata(target).await?.is_some() {
+                found.push(ObjectKey::new(namespace, name));
             }
         }
         Ok(found)
+    }
+
+    /// By their metadata: a list of the objects would have the content of all.
+    async fn all_config_maps(&self, selection: &Selection) -> Result<Vec<ObjectKey>, Error> {
+        let listed = self.client.list_metadata(&ConfigMap::RESOURCE, selection).await?;
+        let keys = listed.iter().map(|object| {
+            let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+            ObjectKey::new(text("namespace"), text("name"))
+        });
+        Ok(keys.collect())
     }
 
     fn config_maps_missing(&mut self, message: String) {
@@ -311,7 +344,7 @@ fn view(
     apply(&mut mirror, &mut engine, objects, !lacks(&knowledge, List::ConfigMaps));
     mirror.mark_synced();
     settle(&mut mirror, &mut engine);
-    engine.cycle(now, &settings.config);
+    decide(&mut engine, &knowledge, now, &settings.config);
     let config = settings.config;
     let view = ClusterView::new(Sources {
         mirror: &mirror,
@@ -329,19 +362,28 @@ fn view(
     (view, cycle)
 }
 
+/// Runs a cycle if the engine knows what the scheduler knows. A cycle on a part of the cluster would invent placements: a pod that waits
+/// in the cluster would be shown as being bound.
+pub(super) fn decide(engine: &mut Cluster, knowledge: &Knowledge, now: Millis, config: &Config) {
+    if knowledge.is_complete() {
+        engine.cycle(now, config);
+    }
+}
+
 fn lacks(knowledge: &Knowledge, list: List) -> bool {
     knowledge.missing.iter().any(|missing| missing.list == list)
 }
 
 /// An empty mirror for a caller with these lists.
 pub(super) fn mirror_of(settings: &kai_scheduler::Settings, knowledge: &Knowledge) -> ClusterMirror {
-    let known = |list: List| match lacks(knowledge, list) {
-        true => ObjectList::Unknown,
+    let unless_known = |list: List, otherwise: ObjectList| match lacks(knowledge, list) {
+        true => otherwise,
         false => ObjectList::Complete,
     };
     let mut mirror_settings = settings.mirror();
-    mirror_settings.reservation_pod_list = known(List::Pods);
-    mirror_settings.volume_list = known(List::Volumes);
+    mirror_settings.reservation_pod_list = unless_known(List::Pods, ObjectList::Unknown);
+    mirror_settings.volume_list = unless_known(List::Volumes, ObjectList::ByCondition);
+    mirror_settings.config_map_list = unless_known(List::ConfigMaps, ObjectList::ByCondition);
     ClusterMirror::new(&mirror_settings)
 }
 
@@ -400,58 +442,4 @@ fn apply(mirror: &mut ClusterMirror, engine: &mut Cluster, objects: Objects, con
 }
 
 #[cfg(test)]
-mod tests {
-    use axum::Json;
-    use axum::http::{StatusCode, Uri};
-    use axum::response::{IntoResponse, Response};
-    use kai_view::ReasonSource;
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    /// A cluster for a tenant: nodes are refused, and pods of namespaces other than `team`.
-    async fn answer(uri: Uri) -> Response {
-        let refused = |what: &str| {
-            let message =
-                format!("{what} is forbidden: User \"ann\" cannot list resource \"{what}\" at the cluster scope");
-            let status = json!({ "kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": message });
-            (StatusCode::FORBIDDEN, Json(status)).into_response()
-        };
-        let list = |items: Value| Json(json!({ "kind": "List", "metadata": {}, "items": items })).into_response();
-        match uri.path() {
-            "/api/v1/nodes" => refused("nodes"),
-            "/api/v1/pods" => refused("pods"),
-            "/api/v1/namespaces/team/pods" => list(json!([{
-                "metadata": { "name": "llm", "namespace": "team", "uid": "1" },
-                "spec": { "schedulerName": "kai-scheduler", "containers": [] },
-                "status": { "phase": "Pending", "conditions": [
-                    { "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "as the scheduler wrote" },
-                ] },
-            }])),
-            _ => list(json!([])),
-        }
-    }
-
-    #[tokio::test]
-    async fn lists_that_are_refused_are_named_and_the_rest_is_shown() {
-        let client = Client::in_process(axum::Router::new().fallback(answer));
-        let mut lists = Lists::new(&client, "team");
-        let objects = lists.all().await.unwrap();
-        let words: Vec<String> = lists.missing.iter().map(super::super::words::missing).collect();
-        assert_eq!(
-            words,
-            [
-                "nodes can't be listed (nodes is forbidden: User \"ann\" cannot list resource \"nodes\" at the cluster scope); \
-                 what depends on them is unknown",
-                "pods of namespaces other than team can't be listed (pods is forbidden: User \"ann\" cannot list resource \
-                 \"pods\" at the cluster scope); what depends on them is unknown",
-            ]
-        );
-        let knowledge = Knowledge { missing: lists.missing };
-        let (view, _) = view(kai_scheduler::Settings::default(), objects, knowledge, Millis(0));
-        assert_eq!(view.nodes, None);
-        let pods = view.pods.unwrap();
-        assert_eq!(pods[0].reason.as_deref(), Some("as the scheduler wrote"));
-        assert_eq!(pods[0].reason_source, Some(ReasonSource::Condition));
-    }
-}
+pub(super) mod tests;

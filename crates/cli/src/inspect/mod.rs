@@ -21,6 +21,7 @@ use clap::{Args, ValueEnum};
 use kai_cluster::ClientConfig;
 use kai_view::ClusterView;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::grid::{Grid, Screen};
 
@@ -49,6 +50,16 @@ impl Connection {
         ClientConfig::User {
             kubeconfig: self.kubeconfig.clone(),
             context: self.context.clone(),
+        }
+    }
+
+    /// The namespace of the kubeconfig's context. A scheduler that is named by its address needs no kubeconfig: only one that is named by a
+    /// flag must be there.
+    async fn namespace(&self) -> anyhow::Result<String> {
+        match load::connect(self).await {
+            Ok(client) => Ok(client.default_namespace().to_owned()),
+            Err(error) if self.kubeconfig.is_some() || self.context.is_some() => Err(error),
+            Err(_) => Ok("default".to_owned()),
         }
     }
 
@@ -175,6 +186,14 @@ impl Format {
         crate::print(&text)?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// The fields of an answer for a program, below those that every answer has: version, time, and the lists that are missing.
+fn document(view: &ClusterView, mut fields: Value) -> Value {
+    fields["version"] = view.version.as_str().into();
+    fields["time"] = json!(view.time);
+    fields["missing"] = json!(view.missing);
+    fields
 }
 
 /// The lines of a table; a sentence if it has no rows.

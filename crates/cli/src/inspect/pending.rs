@@ -6,7 +6,7 @@ use clap::Args;
 use kai_view::{ClusterView, Gang, Preemptibility};
 use serde_json::json;
 
-use super::{Format, Origin, Scope, block_on, lines_or, load, words};
+use super::{Format, Origin, Scope, block_on, document, lines_or, load, words};
 use crate::grid::{Align, Cell, Grid, Screen};
 
 /// The flags of `kai pending`.
@@ -30,9 +30,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     gangs.retain(|gang| arguments.scope.contains(&gang.namespace));
     gangs.retain(|gang| arguments.queue.as_ref().is_none_or(|queue| gang.queue == *queue));
     let known = view.gangs.is_some();
-    let value = json!({
-        "version": view.version, "time": view.time, "missing": view.missing, "gangs": known.then_some(&gangs),
-    });
+    let value = document(&view, json!({ "gangs": known.then_some(&gangs) }));
     let wide = arguments.format.is_wide();
     arguments.format.print(&view, &value, |screen| match known {
         true => lines(&view, &gangs, wide, screen),

@@ -6,7 +6,7 @@ use clap::Args;
 use kai_view::Queue;
 use serde_json::json;
 
-use super::{Format, Origin, block_on, lines_or, load, words};
+use super::{Format, Origin, block_on, document, lines_or, load, words};
 use crate::draw::{YELLOW, bytes};
 use crate::grid::{Align, Cell, Grid, Screen};
 
@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let view = block_on(load::load(&arguments.origin, None))?.view;
-    let value = json!({ "version": view.version, "time": view.time, "missing": view.missing, "queues": view.queues });
+    let value = document(&view, json!({ "queues": view.queues }));
     let wide = arguments.format.is_wide();
     arguments
         .format
@@ -51,6 +51,7 @@ fn lines(queues: Option<&[Queue]>, wide: bool, screen: Screen) -> Vec<String> {
             ("CPU QUOTA", Align::Right),
             ("MEMORY USED", Align::Right),
             ("MEMORY QUOTA", Align::Right),
+            ("BORROWS FROM", Align::Left),
         ]);
     }
     let mut grid = Grid::new(&columns);
@@ -89,8 +90,18 @@ fn row(queue: &Queue, wide: bool) -> Vec<Cell> {
             words::or_unlimited(memory.quota),
         ];
         cells.extend(more.map(Cell::from));
+        cells.push(lenders(queue).unwrap_or_default().into());
     }
     cells
+}
+
+/// `team-b (1.63 GPUs)`: the siblings whose unused quota the queue's borrowed GPUs come from; `None` without any.
+pub(super) fn lenders(queue: &Queue) -> Option<String> {
+    let lenders = queue.lenders.iter();
+    let lenders: Vec<String> = lenders
+        .map(|lender| format!("{} ({} GPUs)", lender.queue, words::gpu_amount(lender.gpus)))
+        .collect();
+    (!lenders.is_empty()).then(|| lenders.join(", "))
 }
 
 /// The resources of which the queue holds more than its quota.

@@ -1,8 +1,8 @@
 //! Words and cells that several commands show.
 
 use kai_view::{
-    Amounts, EnforcementTier, Gpu, GpuAmount, GpuState, GpuUser, List, MissingList, Node, PodGpus, PodStatus, Slices,
-    SlicesKind, Time,
+    Amounts, ClusterView, EnforcementTier, Gpu, GpuAmount, GpuState, GpuUser, List, MissingList, Node, PodGpus,
+    PodStatus, Slices, SlicesKind, Time,
 };
 
 use crate::draw::{DIM, GREEN, RED, YELLOW, bar_of, bytes, number};
@@ -15,6 +15,20 @@ const BAR_WIDTH: usize = 10;
 
 /// A list that is missing, with its consequence.
 pub(crate) fn missing(missing: &MissingList) -> String {
+    format!(
+        "{} ({}); what depends on them is unknown",
+        not_listed(missing),
+        missing.message
+    )
+}
+
+/// Why nothing was tried that would help; `None` if all lists are there.
+pub(crate) fn not_tried(view: &ClusterView) -> Option<String> {
+    let lists: Vec<String> = view.missing.iter().map(not_listed).collect();
+    (!lists.is_empty()).then(|| format!("not tried, since {}", lists.join(", and ")))
+}
+
+fn not_listed(missing: &MissingList) -> String {
     let name = match missing.list {
         List::Nodes => "nodes",
         List::Pods => "pods",
@@ -26,11 +40,10 @@ pub(crate) fn missing(missing: &MissingList) -> String {
         List::Volumes => "volumes",
         List::ConfigMaps => "ConfigMaps",
     };
-    let part = match &missing.only_namespace {
+    match &missing.only_namespace {
         Some(namespace) => format!("{name} of namespaces other than {namespace} can't be listed"),
         None => format!("{name} can't be listed"),
-    };
-    format!("{part} ({}); what depends on them is unknown", missing.message)
+    }
 }
 
 /// `12s`, `5m`, `3h`, `2d` since the time, as kubectl shows ages.

@@ -27,7 +27,7 @@ impl Screen {
         Screen {
             width: width.unwrap_or(WIDTH_OF_FILES).max(WIDTH_MIN),
             wraps: is_terminal,
-            colour: is_terminal && std::env::var_os("NO_COLOR").is_none(),
+            colour: is_terminal && !crate::grid::Screen::is_plain(),
         }
     }
 

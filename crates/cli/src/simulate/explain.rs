@@ -18,7 +18,7 @@ pub(super) fn write(out: &mut impl Write, pod: &PodExplanation, screen: Screen) 
         grid.row(vec!["reason".into(), reason.as_str().into()]);
     }
     for (name, text) in remedies::facts(&pod.explanation) {
-        grid.row(vec![name.into(), text.into()]);
+        grid.row(vec![name.into(), text.as_ref().into()]);
     }
     writeln!(out)?;
     for line in grid.lines(screen) {

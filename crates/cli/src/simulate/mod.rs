@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_delimiter = ',', value_parser = parse_action)]
     actions: Option<Vec<Action>>,
     /// Change the cluster first; may be given several times, in order: "add 4 nodes like NODE", "remove node NODE", "cordon node
-    /// NODE", "queue QUEUE gpu.quota=16" (or .limit, .overQuotaWeight, of gpu, cpu or memory; or priority), "delete pod NS/NAME",
+    /// NODE", "uncordon node NODE", "queue QUEUE gpu.quota=16" (or .limit, .overQuotaWeight, of gpu, cpu or memory; or priority), "delete pod NS/NAME",
     /// "delete podgroup NS/NAME" (with its pods), "submit FILE".
     #[arg(long, value_name = "CHANGE")]
     what_if: Vec<Change>,

@@ -57,6 +57,8 @@ pub(super) struct App {
     pub(super) address: String,
     pub(super) colours: bool,
     pub(super) view: Option<Arc<ClusterView>>,
+    /// Why the view is an old one.
+    pub(super) trouble: Option<String>,
     pub(super) changes: Changes,
     pub(super) tab: Tab,
     pub(super) overlay: Overlay,
@@ -87,6 +89,7 @@ impl App {
             address: address.to_owned(),
             colours,
             view: None,
+            trouble: None,
             changes: Changes::default(),
             tab: Tab::Nodes,
             overlay: Overlay::None,
@@ -111,6 +114,7 @@ impl App {
         match news {
             News::View(view) => {
                 self.views += 1;
+                self.trouble = None;
                 if let Some(before) = self.view.replace(Arc::clone(&view)) {
                     self.changes.add(&before, &view);
                 }
@@ -123,6 +127,10 @@ impl App {
                 if self.answer.as_ref().is_some_and(|(asked, _)| *asked == uid) {
                     self.answer = Some((uid, Answer::Known(answer)));
                 }
+                None
+            }
+            News::Lost(error) => {
+                self.trouble = Some(error);
                 None
             }
         }

@@ -6,22 +6,21 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Clear, Paragraph, Row as DrawnRow, Table as DrawnTable, TableState};
-use unicode_width::UnicodeWidthStr as _;
 
 use super::app::{Answer, App, Overlay};
 use super::tables::{Subject, Tab};
 use crate::draw::{DIM, GREEN, RED, YELLOW};
-use crate::grid::{Align, Cell, Colour, Screen};
+use crate::grid::{Align, Cell, Colour, Cut, Screen};
 use crate::inspect::{explain, words};
 
-/// The widest column but the last.
-const COLUMN_MAX: usize = 32;
+/// A screen with fewer lines for table and selected row shows the table only.
+const BODY_MIN: u16 = 14;
 
 const HELP: &str = "
  1-5, tab      GPUs, queues, what waits, pods, decisions
  up, down      select; also j and k
  pgup, pgdn    half a screen; also ctrl-b and ctrl-f, g and G for the ends
- enter         everything about the selected object, and what would help it
+ enter, d, e   everything about the selected object, and what would help it
  /             show only rows that contain a text; esc shows all again
  s, S          sort by the next column; reverse the order
  f             decisions: keep the newest selected
@@ -82,7 +81,10 @@ fn header(app: &App) -> Line<'static> {
         }
     }
     // Last: a narrow screen cuts it off.
-    spans.push(Span::raw(format!("  {}", app.address)));
+    match app.trouble.as_deref().and_then(|trouble| trouble.lines().next()) {
+        Some(trouble) => spans.push(styled(&format!("  {trouble}"), Some(RED), app.colours)),
+        None => spans.push(Span::raw(format!("  {}", app.address))),
+    }
     Line::from(spans)
 }
 
@@ -138,6 +140,21 @@ fn draw_table(frame: &mut Frame<'_>, app: &mut App, area: Rect) {
         return;
     };
     let rows = &table.rows;
+    let columns = app.tab.columns();
+    let widths = app.tab.widths(&table.widest, usize::from(area.width));
+    let is_cut = table.widest.iter().zip(&widths).any(|(widest, width)| widest > width);
+    let selected_lines = app.tab.selected_lines();
+    let area = match is_cut && selected_lines > 0 && area.height >= BODY_MIN {
+        true => {
+            let [table_area, selected] =
+                Layout::vertical([Constraint::Min(0), Constraint::Length(selected_lines)]).areas(area);
+            if let Some(row) = rows.get(app.selected_at(rows)) {
+                draw_selected(frame, &row.cells, &widths, selected);
+            }
+            table_area
+        }
+        false => area,
+    };
     let area = match app.tab == Tab::Decisions && view.decisions.is_none() {
         true => {
             let [note, rest] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(area);
@@ -154,8 +171,6 @@ fn draw_table(frame: &mut Frame<'_>, app: &mut App, area: Rect) {
         frame.render_widget(Paragraph::new(format!(" {text}")), area);
         return;
     }
-    let columns = app.tab.columns();
-    let widths = widths(columns, &table.widest, usize::from(area.width));
     let headings = columns
         .iter()
         .zip(&widths)
@@ -171,7 +186,7 @@ fn draw_table(frame: &mut Frame<'_>, app: &mut App, area: Rect) {
                 }
                 _ => "",
             };
-            aligned(&Cell::from(format!("{name}{mark}")), *align, *width, false)
+            aligned(&Cell::from(format!("{name}{mark}")), *align, *width, Cut::End, false)
         });
     let heading = DrawnRow::new(headings).style(Style::new().add_modifier(Modifier::BOLD));
     // Only the rows on the screen are drawn: the cost does not grow with the cluster.
@@ -181,8 +196,11 @@ fn draw_table(frame: &mut Frame<'_>, app: &mut App, area: Rect) {
         .saturating_sub(height / 2)
         .min(rows.len().saturating_sub(height));
     let shown = rows.iter().skip(first).take(height).map(|row| {
-        let cells = row.cells.iter().zip(columns).zip(&widths);
-        DrawnRow::new(cells.map(|((cell, (_, align)), width)| aligned(cell, *align, *width, app.colours)))
+        let cells = row.cells.iter().zip(columns).zip(&widths).enumerate();
+        DrawnRow::new(cells.map(|(at, ((cell, (_, align)), width))| {
+            let cut = if at + 1 == columns.len() { Cut::End } else { Cut::Middle };
+            aligned(cell, *align, *width, cut, app.colours)
+        }))
     });
     let constraints = widths
         .iter()
@@ -195,25 +213,42 @@ fn draw_table(frame: &mut Frame<'_>, app: &mut App, area: Rect) {
     frame.render_stateful_widget(drawn, area, &mut state);
 }
 
-/// The width of each column: of its widest cell, up to a limit. The last one has the rest.
-fn widths(columns: &[(&str, Align)], widest: &[usize], width: usize) -> Vec<usize> {
-    let last = columns.len() - 1;
-    let mut widths: Vec<usize> = columns
-        .iter()
-        .zip(widest)
-        .map(|((name, _), widest)| {
-            // A heading may have the mark of the sort order.
-            let heading = name.width() + 1;
-            (*widest).min(COLUMN_MAX).max(heading)
-        })
-        .collect();
-    let others: usize = widths[..last].iter().map(|width| width + 2).sum();
-    widths[last] = width.saturating_sub(others).max(1);
-    widths
+/// What the table leaves out of the selected row: its names, and the text of its last column.
+fn draw_selected(frame: &mut Frame<'_>, cells: &[Cell], widths: &[usize], area: Rect) {
+    let screen = Screen {
+        width_max: Some(usize::from(area.width.saturating_sub(2)).max(1)),
+        colours: false,
+    };
+    let Some((last, names)) = cells.split_last() else {
+        return;
+    };
+    let cut = names.iter().zip(widths).filter(|(cell, width)| cell.width() > **width);
+    let names: Vec<String> = cut.map(|(cell, _)| cell.text()).collect();
+    let names = Cell::from(names.join("  "));
+    let is_cut = widths.last().is_some_and(|width| last.width() > *width);
+    let last = Some(last).filter(|_| is_cut);
+    let mut lines = Vec::new();
+    for text in [Some(&names).filter(|names| !names.is_empty()), last]
+        .into_iter()
+        .flatten()
+    {
+        lines.extend(screen.lines(text));
+    }
+    let room = usize::from(area.height.saturating_sub(1));
+    if lines.len() > room {
+        lines.truncate(room);
+        lines.pop();
+        lines.push("… (enter shows all)".to_owned());
+    }
+    let rule = Line::from("─".repeat(usize::from(area.width))).style(Style::new().add_modifier(Modifier::DIM));
+    let lines = lines.into_iter().map(|text| Line::from(format!(" {text}")));
+    let text: Vec<Line<'_>> = std::iter::once(rule).chain(lines).collect();
+    frame.render_widget(Paragraph::new(text), area);
 }
 
-fn aligned(cell: &Cell, align: Align, width: usize, colours: bool) -> Text<'static> {
+fn aligned(cell: &Cell, align: Align, width: usize, cut: Cut, colours: bool) -> Text<'static> {
     let mut spans = Vec::new();
+    let cell = cell.shortened(width, cut);
     if align == Align::Right {
         spans.push(Span::raw(" ".repeat(width.saturating_sub(cell.width()))));
     }
@@ -328,6 +363,45 @@ mod tests {
             ("help", "?"),
         ] {
             insta::assert_snapshot!(name, screen(80, 24, &mut app(), keys));
+        }
+    }
+
+    /// Names as long as those of real clusters.
+    fn with_long_names() -> App {
+        let mut view: ClusterView = serde_json::from_str(include_str!("../../tests/data/top.json")).unwrap();
+        let queue = "department-of-language-models-europe";
+        for gang in view.gangs.iter_mut().flatten().filter(|gang| gang.waiting > 0) {
+            (gang.queue, gang.namespace) = (queue.into(), "team-inference-europe".into());
+            (gang.workload_kind, gang.workload_name) = ("Deployment".into(), "llama-4-maverick-chat".into());
+        }
+        for pod in view.pods.iter_mut().flatten() {
+            let name = format!("llama-4-maverick-chat-7c9f8d6b54-{}", pod.name);
+            (pod.namespace, pod.name) = ("team-inference-europe".into(), name.into());
+        }
+        for queue_view in view.queues.iter_mut().flatten() {
+            queue_view.name = queue.into();
+        }
+        let mut app = App::new("https://10.0.0.1:6443", true);
+        app.on_news(News::View(Arc::new(view)));
+        app
+    }
+
+    #[test]
+    fn reasons_are_readable_beside_long_names() {
+        for (name, keys) in [("long_queues", "2"), ("long_waiting", "3"), ("long_pods", "4")] {
+            insta::assert_snapshot!(name, screen(80, 24, &mut with_long_names(), keys));
+        }
+        insta::assert_snapshot!("long_waiting_wide", screen(120, 40, &mut with_long_names(), "3"));
+        // The whole reason is on the screen, and the names.
+        let text = screen(80, 24, &mut with_long_names(), "3").replace(['\n', ' '], "");
+        let view = with_long_names().view.unwrap();
+        let gang = view.waiting_gangs()[0];
+        let name = format!("{} {}/{}", gang.workload_kind, gang.namespace, gang.workload_name);
+        for whole in [gang.reason.as_deref().unwrap(), &*gang.queue, &name] {
+            assert!(
+                text.contains(&whole.replace(' ', "")),
+                "{whole} is not on the screen:\n{text}"
+            );
         }
     }
 

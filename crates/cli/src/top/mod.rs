@@ -17,7 +17,7 @@ use clap::Args;
 use ratatui::crossterm::event::{self, Event};
 use tokio::sync::{mpsc, watch};
 
-use crate::inspect::Connection;
+use crate::inspect::Origin;
 use crate::inspect::live::LiveCluster;
 use app::{App, Wish};
 use feed::{News, Question};
@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
     #[command(flatten)]
-    connection: Connection,
+    origin: Origin,
 }
 
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
@@ -43,16 +43,26 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         .build()?;
     let (inputs, mut read) = mpsc::channel(64);
     let result = runtime.block_on(async {
-        // Before the screen is taken: errors of the connection are plain lines.
-        let live = LiveCluster::connect(&arguments.connection, arguments.namespace.as_deref()).await?;
-        let (live, refused) = live.with_decisions(arguments.namespace.as_deref()).await;
-        if let Err(error) = refused {
-            tracing::debug!(%error, "Events can't be read");
-        }
-        let mut app = App::new(live.address(), std::env::var_os("NO_COLOR").is_none());
         let (questions, asked) = watch::channel(None);
         let (news, mut latest) = mpsc::channel(1);
-        let feed = tokio::spawn(feed::follow(live, asked, news));
+        // Before the screen is taken: errors of the connection are plain lines.
+        let (address, feed) = match arguments.origin.scheduler() {
+            Some(scheduler) => {
+                scheduler.view().await?;
+                let address = scheduler.to_string();
+                (address, tokio::spawn(feed::follow_scheduler(scheduler, asked, news)))
+            }
+            None => {
+                let namespace = arguments.namespace.as_deref();
+                let live = LiveCluster::connect(arguments.origin.connection(), namespace).await?;
+                let (live, refused) = live.with_decisions(namespace).await;
+                if let Err(error) = refused {
+                    tracing::debug!(%error, "Events can't be read");
+                }
+                (live.address().to_owned(), tokio::spawn(feed::follow(live, asked, news)))
+            }
+        };
+        let mut app = App::new(&address, !crate::grid::Screen::is_plain());
         let mut terminal = ratatui::try_init()?;
         std::thread::spawn(move || read_keys(&inputs));
         let result = show(&mut terminal, &mut app, &mut read, &mut latest, &questions).await;

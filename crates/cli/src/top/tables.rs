@@ -12,6 +12,14 @@ use crate::inspect::{decisions, pending, queues, words};
 
 /// The widest bar of a GPU in the table of nodes.
 const BAR_MAX: usize = 10;
+/// The widest column but the last, where not all of them have room.
+const COLUMN_MAX: usize = 32;
+/// A column that is made narrower for the last one keeps this.
+const COLUMN_MIN: usize = 12;
+/// The last column has this many letters where its texts are longer and others can be cut.
+const LAST_MIN: usize = 26;
+/// The same, for pods.
+const LAST_MIN_OF_PODS: usize = 12;
 /// Columns of a screen that shows the pods of a node beside its bars.
 const PODS_FROM: usize = 120;
 
@@ -74,6 +82,47 @@ impl Tab {
                 ("NODE", Left),
                 ("REASON", Left),
             ],
+        }
+    }
+
+    /// The width of each column on a screen of this width: of its widest cell if all have room. Else the last column, of reasons, has room for a
+    /// few words, and the widest of the others are made narrower.
+    pub(super) fn widths(self, widest: &[usize], width: usize) -> Vec<usize> {
+        let columns = self.columns().iter().enumerate();
+        // A heading may have the mark of the sort order. A table without rows has no widest cells.
+        let natural = columns.map(|(at, (name, _))| widest.get(at).copied().unwrap_or(0).max(name.len() + 1));
+        let mut widths: Vec<usize> = natural.collect();
+        let last = widths.len() - 1;
+        let others = |widths: &[usize]| widths[..last].iter().map(|width| width + 2).sum::<usize>();
+        // Bars are as wide as the names leave room for.
+        let wanted = match self {
+            Tab::Nodes => 0,
+            // Few of the pods have a reason, and people look for names.
+            Tab::Pods => widths[last].min(LAST_MIN_OF_PODS),
+            Tab::Queues | Tab::Waiting | Tab::Decisions => widths[last].min(LAST_MIN),
+        };
+        if others(&widths) + widths[last] > width {
+            widths[..last]
+                .iter_mut()
+                .for_each(|width| *width = (*width).min(COLUMN_MAX));
+            while others(&widths) + wanted > width {
+                match widths[..last].iter_mut().max() {
+                    Some(widest) if *widest > COLUMN_MIN => *widest -= 1,
+                    _ => break,
+                }
+            }
+        }
+        widths[last] = width.saturating_sub(others(&widths)).max(1);
+        widths
+    }
+
+    /// Lines below the table for what it leaves out of the selected row: a line between, then names and reason.
+    pub(super) fn selected_lines(self) -> u16 {
+        match self {
+            Tab::Nodes => 0,
+            Tab::Queues => 3,
+            Tab::Pods => 6,
+            Tab::Waiting | Tab::Decisions => 8,
         }
     }
 

@@ -61,6 +61,8 @@ pub enum Refusal {
         /// The message of the failed call, or of the binder.
         message: String,
     },
+    /// Lists are missing that the scheduler has; its condition on the pod has this message.
+    AsTheConditionSays(String),
     /// The pod has a GPU share, and the installation does not share GPUs.
     GpuSharingDisabled,
     /// The gang may not use its queue. The engine takes such a gang for one without a queue.

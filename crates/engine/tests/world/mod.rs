@@ -46,6 +46,16 @@ pub(crate) fn cases(cases: u32) -> proptest::test_runner::Config {
     config
 }
 
+/// Puts the events in an order that depends on the seed only.
+pub(crate) fn shuffle(events: &mut [Event], mut seed: u64) {
+    for at in (1..events.len()).rev() {
+        seed = seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        events.swap(at, (seed >> 33) as usize % (at + 1));
+    }
+}
+
 /// A simulated cluster: all objects as the API server has them, and an engine to which they were applied.
 #[derive(Clone)]
 pub(crate) struct World {

@@ -3,7 +3,14 @@
 use super::*;
 
 fn a_pod_with_a_config_map(rest: Value) -> World {
-    let mut world = World::new();
+    with_list(ObjectList::Complete, rest)
+}
+
+fn with_list(config_map_list: ObjectList, rest: Value) -> World {
+    let mut world = World::with(&MirrorSettings {
+        config_map_list,
+        ..MirrorSettings::default()
+    });
     world.node("n1", json!({}));
     world.group("g", json!({}));
     let container = json!({
@@ -47,6 +54,19 @@ fn a_config_map_that_goes_keeps_waiting_pods_only() {
 fn without_the_right_to_see_config_maps_nobody_waits_for_one() {
     let mut world = a_pod_with_a_config_map(json!({}));
     assert_eq!(world.decide(), ["bind uid-p n1"]);
+}
+
+#[test]
+fn without_config_maps_a_pod_that_names_one_keeps_the_schedulers_words() {
+    let condition = json!({ "type": "PodScheduled", "status": "False", "message": "as the scheduler wrote" });
+    let told = json!({ "status": { "conditions": [condition] } });
+    let mut world = with_list(ObjectList::ByCondition, told);
+    // An informer without the right to list anything is synced.
+    world.mirror.config_maps_synced();
+    assert_eq!(world.decide(), [""; 0]);
+    assert_eq!(world.reason("uid-p"), "as the scheduler wrote");
+    let mut world = with_list(ObjectList::ByCondition, json!({}));
+    assert_eq!(world.decide(), ["bind uid-p n1"], "the scheduler wrote nothing");
 }
 
 #[test]

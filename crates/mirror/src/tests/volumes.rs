@@ -51,3 +51,23 @@ fn without_a_list_of_volumes_claims_restrict_no_pod() {
     );
     assert_eq!(world.decide(), ["bind uid-p n1"]);
 }
+
+#[test]
+fn without_volumes_a_pod_with_a_claim_keeps_the_schedulers_words() {
+    let mut world = World::with(&MirrorSettings {
+        volume_list: ObjectList::ByCondition,
+        ..MirrorSettings::default()
+    });
+    world.node("n1", json!({}));
+    world.group("g", json!({}));
+    let condition = json!({ "type": "PodScheduled", "status": "False", "message": "as the scheduler wrote" });
+    let status = json!({ "conditions": [condition] });
+    world.pod(
+        "p",
+        json!({ "spec": { "volumes": [{ "name": "d", "persistentVolumeClaim": { "claimName": "c" } }] }, "status": status }),
+    );
+    assert_eq!(world.decide(), [""; 0]);
+    assert_eq!(world.reason("uid-p"), "as the scheduler wrote");
+    world.pod("q", json!({ "status": status }));
+    assert_eq!(world.decide(), ["bind uid-q n1"], "it names no claim");
+}

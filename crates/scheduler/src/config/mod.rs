@@ -10,6 +10,7 @@ use kai_engine::model::{
 };
 use kai_mirror::BackgroundSelector;
 use serde::Deserialize;
+use serde_json::{Map, Value, json};
 
 use self::search_budgets::SearchBudgets;
 use crate::Error;
@@ -121,6 +122,16 @@ fn fail(path: &str, message: String) -> Error {
 /// `nodeplacement` alone. The scheduler would act otherwise than configured, so they are one warning.
 fn left_out(listed: &[Plugin], placement: PlacementStrategies) -> Option<String> {
     let is_listed = |name: &str| listed.iter().any(|plugin| plugin.name == name);
+    let expected = expected(placement).into_iter();
+    let missing: Vec<&str> = expected.filter(|name| !is_listed(name)).collect();
+    (!missing.is_empty()).then(|| {
+        let names = missing.join(", ");
+        format!("plugins: {names}: left out or disabled, but built in here; they stay on")
+    })
+}
+
+/// The plugins that can't be switched off.
+fn expected(placement: PlacementStrategies) -> Vec<&'static str> {
     let of_placement: &[&str] = match placement.gpu {
         PlacementStrategy::Binpack => &["gpupack", "gpusharingorder"],
         PlacementStrategy::Spread => &["gpuspread"],
@@ -130,15 +141,8 @@ fn left_out(listed: &[Plugin], placement: PlacementStrategies) -> Option<String>
         "gpupack" | "gpuspread" | "gpusharingorder" => of_placement.contains(name),
         _ => true,
     };
-    let expected = BUILT_IN
-        .into_iter()
-        .filter(is_expected)
-        .chain(["nodeplacement", "minruntime"]);
-    let missing: Vec<&str> = expected.filter(|name| !is_listed(name)).collect();
-    (!missing.is_empty()).then(|| {
-        let names = missing.join(", ");
-        format!("plugins: {names}: left out or disabled, but built in here; they stay on")
-    })
+    let built_in = BUILT_IN.into_iter().filter(is_expected);
+    built_in.chain(["nodeplacement", "minruntime"]).collect()
 }
 
 /// Reads the text of a file.
@@ -154,6 +158,48 @@ pub(crate) fn of_json(json: serde_json::Value) -> Result<ConfigFile, Error> {
     let raw = Raw::deserialize(&json).map_err(|error| error.to_string());
     raw.and_then(|raw| build(raw, json))
         .map_err(|message| fail("of the snapshot", message))
+}
+
+/// The configuration in effect, for snapshots: the file with the defaults of what it leaves out. KAI's snapshot tool has no defaults of its own
+/// and runs the listed actions and plugins only; it takes arguments as strings.
+pub(crate) fn effective(file: &Value, config: &Config) -> Value {
+    let mut effective = match file {
+        Value::Object(fields) => fields.clone(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Map::new(),
+    };
+    effective.retain(|_, value| !value.is_null());
+    if !effective.contains_key("actions") {
+        let names: Vec<&str> = config.actions.iter().map(|action| action.name()).collect();
+        effective.insert("actions".to_owned(), names.join(", ").into());
+    }
+    let tiers = effective.entry("tiers").or_insert_with(default_tiers);
+    let tiers = tiers.as_array_mut().into_iter().flatten();
+    let plugins = tiers
+        .filter_map(|tier| tier.get_mut("plugins")?.as_array_mut())
+        .flatten();
+    let arguments = plugins.filter_map(|plugin| plugin.get_mut("arguments")?.as_object_mut());
+    for value in arguments.flat_map(Map::values_mut).filter(|value| !value.is_string()) {
+        *value = value.to_string().into();
+    }
+    Value::Object(effective)
+}
+
+/// The plugins of an installation that names none.
+fn default_tiers() -> Value {
+    let defaults = Config::default().placement;
+    let built_in = expected(defaults).into_iter().map(|name| match name {
+        "nodeplacement" => {
+            let strategy = |strategy: PlacementStrategy| match strategy {
+                PlacementStrategy::Binpack => "binpack",
+                PlacementStrategy::Spread => "spread",
+            };
+            json!({ "name": name, "arguments": { "gpu": strategy(defaults.gpu), "cpu": strategy(defaults.cpu) } })
+        }
+        _ => json!({ "name": name }),
+    });
+    let optional = ["podaffinity", "backgroundpods"].map(|name| json!({ "name": name }));
+    let plugins: Vec<Value> = built_in.chain(optional).collect();
+    json!([{ "plugins": plugins }])
 }
 
 fn read(text: &str) -> Result<ConfigFile, String> {

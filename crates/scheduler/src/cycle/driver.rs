@@ -7,7 +7,7 @@ mod answers;
 use std::sync::Arc;
 
 use kai_api::{Object, ObjectKey, ObjectReference};
-use kai_cluster::Severity;
+use kai_cluster::{ObjectEvent, Severity};
 use kai_engine::model::{BindInFlight, GangKey, Millis};
 use kai_engine::report::{Decision, Placed, Report};
 use tokio::sync::{Notify, mpsc};
@@ -395,12 +395,11 @@ impl Driver {
                         "{} is assigned to node {} of node pool {pool}",
                         bind.pod, bind.placed.node
                     );
-                    self.status_queue.add_event(event(
-                        ObjectReference::of(&**pod),
-                        Severity::Normal,
-                        "Scheduled",
-                        message,
-                    ));
+                    let action = bind.placed.action.name().to_owned();
+                    self.status_queue.add_event(ObjectEvent {
+                        annotations: vec![(kai_api::keys::EVENT_PLACED_BY, action)],
+                        ..event(ObjectReference::of(&**pod), Severity::Normal, "Scheduled", message)
+                    });
                 }
             }
             WriteCommand::Evict(evict) => {

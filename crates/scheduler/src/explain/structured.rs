@@ -70,6 +70,7 @@ fn refusal_code(refusal: &Refusal) -> &'static str {
         | Refusal::VolumeTermsExceeded { .. }
         | Refusal::ConfigMapsMissing { .. }
         | Refusal::BindFailed { .. }
+        | Refusal::AsTheConditionSays(_)
         | Refusal::GpuSharingDisabled
         | Refusal::PriorityForbidden { .. } => UnschedulableReason::POD_SCHEDULING_ERRORS,
     }

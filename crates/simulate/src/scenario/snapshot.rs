@@ -356,6 +356,52 @@ mod tests {
         assert!(load(of_kai().to_string().into_bytes()).is_ok());
     }
 
+    /// Made by KAI's Go types; tests/data/README.md says how.
+    #[test]
+    fn a_snapshot_of_kais_go_types_is_read() {
+        let bytes = include_bytes!("../../tests/data/kai-snapshot.json");
+        let scenario = load(bytes.to_vec()).unwrap();
+        assert_eq!(scenario.warnings.lines().collect::<Vec<_>>(), [""; 0]);
+        assert_eq!(
+            scenario.now,
+            parse_time("2026-02-01T12:00:00Z").unwrap(),
+            "the last heartbeat"
+        );
+        let complete = scenario.objects.complete;
+        assert_eq!(
+            (
+                complete.pods,
+                complete.config_maps,
+                complete.volumes,
+                complete.priority_classes
+            ),
+            (true, true, false, true)
+        );
+        let outcome = crate::run::run(scenario, &crate::run::Options::default());
+        let pods = outcome.pods.iter();
+        let told: Vec<_> = pods
+            .map(|pod| (pod.name.as_str(), pod.status.name(), pod.node.as_deref().unwrap_or("-")))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                ("binding", "Binding", "h100-1"),
+                ("half", "Binding", "h100-1"),
+                ("large", "Pending", "-"),
+                ("next", "Binding", "h100-0"),
+                ("train-0", "Running", "h100-0"),
+                ("train-1", "Running", "h100-1"),
+            ]
+        );
+        // Packed as the plugin does, it is the same snapshot.
+        let document: Value = serde_json::from_slice(bytes).unwrap();
+        let again = crate::run::run(
+            load(zipped(&document).unwrap()).unwrap(),
+            &crate::run::Options::default(),
+        );
+        assert_eq!(again.pods, outcome.pods);
+    }
+
     /// A snapshot of KAI, redacted and read again, is a snapshot that decides the same.
     #[test]
     fn a_snapshot_of_kai_can_be_redacted_and_read_again() {

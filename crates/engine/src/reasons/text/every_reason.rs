@@ -358,6 +358,10 @@ fn a_pod_that_is_refused() {
         "Missing required configmaps: a, b and 3 more; create them in namespace team, or mark them as optional in the pod",
     );
     check(
+        Refusal::AsTheConditionSays("as the scheduler wrote".to_owned()),
+        "as the scheduler wrote",
+    );
+    check(
         Refusal::GpuSharingDisabled,
         "GPU sharing is switched off; request whole GPUs, or ask an administrator to set spec.global.gpuSharingMode of the Config",
     );

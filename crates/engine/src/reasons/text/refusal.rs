@@ -35,6 +35,7 @@ impl fmt::Display for Refusal {
                 f,
                 "binding to node {node} failed and is tried again in a while: {message}"
             ),
+            Refusal::AsTheConditionSays(message) => write!(f, "{message}"),
             Refusal::GpuSharingDisabled => write!(
                 f,
                 "GPU sharing is switched off; request whole GPUs, or ask an administrator to set spec.global.gpuSharingMode of the Config"

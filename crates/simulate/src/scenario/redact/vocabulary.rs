@@ -122,6 +122,8 @@ const WORDS: &[&str] = &[
     "backgroundpods",
     "nodeplacement",
     "reflectjoborder",
+    "sg-nodelocalgreedy",
+    "sg-multinodegang",
     "numa",
     // Of nodes and GPUs.
     "linux",

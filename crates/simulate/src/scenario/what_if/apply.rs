@@ -18,6 +18,9 @@ use kai_yaml::suggestion;
 /// The label with the name of a node.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
+/// The taint of a cordoned node.
+const CORDONED: &str = "node.kubernetes.io/unschedulable";
+
 /// Applies the changes in order.
 pub(in super::super) fn apply(
     changes: &[Change],
@@ -31,6 +34,13 @@ pub(in super::super) fn apply(
             Change::RemoveNode { node } => remove_node(documents, node, identity),
             Change::CordonNode { node } => edit(documents, "Node", node, |object| {
                 set(object, &["spec", "unschedulable"], true.into())
+            }),
+            // As `kubectl uncordon`: the taint that the node controller adds to a cordoned node goes, too.
+            Change::UncordonNode { node } => edit(documents, "Node", node, |object| {
+                remove(object, "/spec", "unschedulable");
+                if let Some(taints) = object.pointer_mut("/spec/taints").and_then(Value::as_array_mut) {
+                    taints.retain(|taint| text(taint, "/key") != CORDONED);
+                }
             }),
             Change::SetQueue { queue, field, value } => set_queue(documents, queue, *field, *value),
             Change::DeletePod(name) => delete_pod(documents, name),
@@ -356,6 +366,22 @@ mod tests {
             changed("cordon node n").unwrap()[0].object["spec"]["unschedulable"],
             true
         );
+        let tainted = json!({ "unschedulable": true, "taints": [{ "key": CORDONED }, { "key": "mine" }] });
+        let uncordoned = |spec: &Value| {
+            let mut documents = cluster();
+            documents[0].object["spec"] = spec.clone();
+            let change = "uncordon node n".parse().unwrap();
+            apply(
+                &[change],
+                &mut documents,
+                &mut Warnings::default(),
+                &PodIdentity::default(),
+            )
+            .unwrap();
+            documents[0].object["spec"].clone()
+        };
+        assert_eq!(uncordoned(&tainted), json!({ "taints": [{ "key": "mine" }] }));
+        assert_eq!(uncordoned(&json!({})), json!({}));
         let spec = |words: &str| changed(words).unwrap()[1].object["spec"].clone();
         assert_eq!(
             spec("queue q gpu.quota=2.5"),

@@ -32,6 +32,11 @@ pub enum Change {
         /// The node.
         node: String,
     },
+    /// `uncordon node NODE`
+    UncordonNode {
+        /// The node.
+        node: String,
+    },
     /// `queue QUEUE FIELD=VALUE`
     SetQueue {
         /// The queue.
@@ -113,6 +118,7 @@ impl fmt::Display for Change {
             Change::AddNodes { count, like } => write!(f, "add {count} nodes like {like}"),
             Change::RemoveNode { node } => write!(f, "remove node {node}"),
             Change::CordonNode { node } => write!(f, "cordon node {node}"),
+            Change::UncordonNode { node } => write!(f, "uncordon node {node}"),
             Change::SetQueue { queue, field, value } => write!(f, "queue {queue} {field}={value}"),
             Change::DeletePod(name) => write!(f, "delete pod {name}"),
             Change::DeletePodGroup(name) => write!(f, "delete podgroup {name}"),

@@ -14,10 +14,11 @@ const AMOUNT_MAX: f64 = 1e12;
 /// The resources of a queue.
 const RESOURCES: [&str; 3] = ["gpu", "cpu", "memory"];
 /// The forms of a change, by their first words.
-const FORMS: [(&str, &str); 6] = [
+const FORMS: [(&str, &str); 7] = [
     ("add", "add COUNT nodes like NODE"),
     ("remove", "remove node NODE"),
     ("cordon", "cordon node NODE"),
+    ("uncordon", "uncordon node NODE"),
     ("queue", "queue QUEUE gpu.quota=NUMBER"),
     ("delete", "delete pod NAMESPACE/NAME"),
     ("submit", "submit FILE"),
@@ -76,6 +77,7 @@ impl FromStr for Change {
                 let node = words.name("the name of a node", example)?;
                 match form {
                     "cordon" => Change::CordonNode { node },
+                    "uncordon" => Change::UncordonNode { node },
                     _ => Change::RemoveNode { node },
                 }
             }
@@ -256,6 +258,7 @@ mod tests {
             "add 1 node like node-3",
             "remove node a",
             "cordon node a",
+            "uncordon node a",
             "queue team-a gpu.quota=16",
             "queue team-a gpu.limit=-1",
             "queue team-a memory.overQuotaWeight=0.5",
@@ -275,11 +278,11 @@ mod tests {
         let check = |words: &str, told: &str| assert_eq!(words.parse::<Change>().unwrap_err().to_string(), told);
         check(
             "",
-            "column 1: the words end here; expected one of add, remove, cordon, queue, delete, submit",
+            "column 1: the words end here; expected one of add, remove, cordon, uncordon, queue, delete, submit",
         );
         check(
             "remvoe node a",
-            "column 1: \"remvoe\" is unknown here; expected one of add, remove, cordon, queue, delete, submit; did you mean remove?",
+            "column 1: \"remvoe\" is unknown here; expected one of add, remove, cordon, uncordon, queue, delete, submit; did you mean remove?",
         );
         check(
             "add four nodes like a",
