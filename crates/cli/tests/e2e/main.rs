@@ -17,5 +17,6 @@ mod rights;
 mod security;
 mod sharing;
 mod snapshots;
+mod volumes;
 mod without_agent;
 mod workloads;

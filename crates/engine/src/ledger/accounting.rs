@@ -141,6 +141,7 @@ impl Ledger {
         self.nodes[node.index()].pods.push(pod);
         self.count_terms(pod, node, 1);
         self.account(pod, node, placement, 1);
+        self.use_volumes(node, placement.volumes.as_ref(), 1);
     }
 
     pub(super) fn remove_from_node(&mut self, pod: PodId, placement: &Placement) {
@@ -160,6 +161,7 @@ impl Ledger {
             at: at as u32,
         });
         self.account(pod, node, placement, -1);
+        self.use_volumes(node, placement.volumes.as_ref(), -1);
     }
 
     /// Takes the resources of a pod from its node (`sign` 1) or gives them back (-1).
