@@ -66,13 +66,19 @@ mod tests {
     #[test]
     fn a_volume_offers_all_modes_that_are_asked_for() {
         let modes = |text: &str| serde_json::from_str::<AccessModes>(text).unwrap();
-        let (once, both) = (modes(r#"["ReadWriteOnce"]"#), modes(r#"["ReadWriteOnce","ReadWriteMany"]"#));
+        let (once, both) = (
+            modes(r#"["ReadWriteOnce"]"#),
+            modes(r#"["ReadWriteOnce","ReadWriteMany"]"#),
+        );
         assert!(both.offer(once) && !once.offer(both));
         assert!(both.many_nodes() && !once.many_nodes());
         assert!(modes(r#"["ReadWriteOncePod"]"#).one_pod());
         let odd = modes(r#"["Telepathy"]"#);
         assert!(!odd.offer(odd));
         let mode = |text: &str| serde_json::from_str::<VolumeMode>(text).unwrap();
-        assert_eq!((mode(r#""Block""#), mode(r#""Tape""#)), (VolumeMode::Block, VolumeMode::Unknown));
+        assert_eq!(
+            (mode(r#""Block""#), mode(r#""Tape""#)),
+            (VolumeMode::Block, VolumeMode::Unknown)
+        );
     }
 }

@@ -4,11 +4,11 @@ use kai_engine::model::LabelSelector;
 use serde::Deserialize;
 
 use crate::access_modes::{AccessModes, VolumeMode};
+use crate::error::FieldError;
 use crate::metadata::Metadata;
 use crate::persistent_volume::PersistentVolume;
 use crate::pod::constraints::RawSelector;
 use crate::text::{Text, TextMap, null_as_default};
-use crate::error::FieldError;
 use crate::{Problem, Quantity, QuantityText, keys};
 
 const REFUSED: &str = "pods that use it are not scheduled";

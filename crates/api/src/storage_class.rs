@@ -115,13 +115,19 @@ mod tests {
             (by_hand.provisioner(), by_hand.volume_binding()),
             (None, VolumeBinding::Immediate)
         );
-        assert_eq!((late.new_volumes(), by_hand.new_volumes()), (NewVolumes::Everywhere, NewVolumes::Nowhere));
+        assert_eq!(
+            (late.new_volumes(), by_hand.new_volumes()),
+            (NewVolumes::Everywhere, NewVolumes::Nowhere)
+        );
         let zonal = class(
             r#"{"provisioner":"csi.example","allowedTopologies":[{"matchLabelExpressions":[{"key":"zone","values":["a"]}]}]}"#,
         );
         let NewVolumes::On(terms) = zonal.new_volumes() else {
             panic!("{zonal:?}")
         };
-        assert_eq!((&*terms[0].labels[0].key, &*terms[0].labels[0].values), ("zone", &["a".to_owned()][..]));
+        assert_eq!(
+            (&*terms[0].labels[0].key, &*terms[0].labels[0].values),
+            ("zone", &["a".to_owned()][..])
+        );
     }
 }

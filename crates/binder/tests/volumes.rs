@@ -88,14 +88,14 @@ fn complete(cluster: &TestCluster, claim: &str, volume: &str) {
         .store
         .patch_status(CLAIMS, NS, claim, &patch(bound.clone()))
         .unwrap();
-    cluster
-        .store
-        .patch_status(VOLUMES, "", volume, &patch(bound))
-        .unwrap();
+    cluster.store.patch_status(VOLUMES, "", volume, &patch(bound)).unwrap();
 }
 
 fn reason(cluster: &TestCluster, request: &str) -> String {
-    cluster.status(request)["reason"].as_str().unwrap_or_default().to_owned()
+    cluster.status(request)["reason"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 #[tokio::test(start_paused = true)]
@@ -137,7 +137,9 @@ async fn a_waiting_bind_holds_no_worker() {
         .until("the volume is asked for", |cluster| annotation(cluster, "new") == "n")
         .await;
     bind(&cluster, "plain", "n", json!([]));
-    cluster.until("the other pod is bound", |cluster| cluster.is_bound("plain")).await;
+    cluster
+        .until("the other pod is bound", |cluster| cluster.is_bound("plain"))
+        .await;
     assert!(!cluster.is_bound("waits") && !cluster.failed("waits"));
 }
 
@@ -156,12 +158,17 @@ async fn claims_that_are_not_bound_in_time_are_as_before() {
     );
     cluster.sleep(50).await;
     assert!(!cluster.failed("p") && claim_of(&cluster, "disk") == "old");
-    cluster.until("the bind has failed", |cluster| cluster.failed("p")).await;
+    cluster
+        .until("the bind has failed", |cluster| cluster.failed("p"))
+        .await;
     assert_eq!(
         reason(&cluster, "p"),
         "timed out: no volume within 60 s for old, new; the events of the claims say what they wait for"
     );
-    assert_eq!((claim_of(&cluster, "disk"), annotation(&cluster, "new")), (Value::Null, Value::Null));
+    assert_eq!(
+        (claim_of(&cluster, "disk"), annotation(&cluster, "new")),
+        (Value::Null, Value::Null)
+    );
     let disk = cluster.get(VOLUMES, "", "disk").unwrap();
     assert!(disk["metadata"]["annotations"]["pv.kubernetes.io/bound-by-controller"].is_null());
     assert!(!cluster.is_bound("p"));
@@ -184,7 +191,9 @@ async fn a_bound_claim_is_left_alone_when_the_bind_fails() {
         .until("the volumes are asked for", |cluster| annotation(cluster, "new") == "n")
         .await;
     complete(&cluster, "old", "disk");
-    cluster.until("the bind has failed", |cluster| cluster.failed("p")).await;
+    cluster
+        .until("the bind has failed", |cluster| cluster.failed("p"))
+        .await;
     assert_eq!(claim_of(&cluster, "disk"), "old");
     assert_eq!(annotation(&cluster, "new"), Value::Null);
 }
@@ -199,7 +208,9 @@ async fn a_provisioner_may_refuse_the_node() {
         .until("the volume is asked for", |cluster| annotation(cluster, "new") == "n")
         .await;
     annotate(&cluster, "new", Value::Null);
-    cluster.until("the bind has failed", |cluster| cluster.failed("p")).await;
+    cluster
+        .until("the bind has failed", |cluster| cluster.failed("p"))
+        .await;
     assert!(
         reason(&cluster, "p").starts_with("provisioning failed for PVC \"new\" on node n"),
         "{}",
@@ -213,13 +224,17 @@ async fn a_volume_that_somebody_else_takes_is_theirs() {
     claim(&cluster, "mine");
     volume(&cluster, "disk", "n");
     let other = json!({ "spec": { "claimRef": { "namespace": NS, "name": "theirs", "uid": "1" } } });
-    cluster
-        .store
-        .patch(VOLUMES, "", "disk", &Patch::Merge(other))
-        .unwrap();
+    cluster.store.patch(VOLUMES, "", "disk", &Patch::Merge(other)).unwrap();
     cluster.start(&[]);
-    bind(&cluster, "p", "n", json!([{ "claimName": "mine", "volumeName": "disk" }]));
-    cluster.until("the bind has failed", |cluster| cluster.failed("p")).await;
+    bind(
+        &cluster,
+        "p",
+        "n",
+        json!([{ "claimName": "mine", "volumeName": "disk" }]),
+    );
+    cluster
+        .until("the bind has failed", |cluster| cluster.failed("p"))
+        .await;
     assert_eq!(
         reason(&cluster, "p"),
         format!("volume disk was taken by claim {NS}/theirs meanwhile")
@@ -238,7 +253,9 @@ async fn a_volume_of_another_node_fails_the_bind() {
         .until("the volume is asked for", |cluster| annotation(cluster, "new") == "n")
         .await;
     complete(&cluster, "new", "far");
-    cluster.until("the bind has failed", |cluster| cluster.failed("p")).await;
+    cluster
+        .until("the bind has failed", |cluster| cluster.failed("p"))
+        .await;
     assert_eq!(
         reason(&cluster, "p"),
         "claim new is bound to volume far, which node n can't use"
@@ -255,13 +272,24 @@ async fn pods_of_one_claim_wait_for_one_volume() {
         bind(&cluster, pod, node, json!([{ "claimName": "shared" }]));
     }
     cluster
-        .until("the volume is asked for", |cluster| annotation(cluster, "shared") != Value::Null)
+        .until("the volume is asked for", |cluster| {
+            annotation(cluster, "shared") != Value::Null
+        })
         .await;
     annotate(&cluster, "alone", "m".into());
     bind(&cluster, "r", "n", json!([{ "claimName": "alone" }]));
-    cluster.until("the third bind has failed", |cluster| cluster.failed("r")).await;
-    assert_eq!(reason(&cluster, "r"), "a volume for claim alone is being made for node m");
-    assert_eq!(annotation(&cluster, "alone"), "m", "another node than that of the bind is kept");
+    cluster
+        .until("the third bind has failed", |cluster| cluster.failed("r"))
+        .await;
+    assert_eq!(
+        reason(&cluster, "r"),
+        "a volume for claim alone is being made for node m"
+    );
+    assert_eq!(
+        annotation(&cluster, "alone"),
+        "m",
+        "another node than that of the bind is kept"
+    );
     assert!(!cluster.failed("p") && !cluster.failed("q"));
     cluster
         .store
@@ -272,7 +300,9 @@ async fn pods_of_one_claim_wait_for_one_volume() {
         .unwrap();
     complete(&cluster, "shared", "net");
     cluster
-        .until("both pods are bound", |cluster| cluster.is_bound("p") && cluster.is_bound("q"))
+        .until("both pods are bound", |cluster| {
+            cluster.is_bound("p") && cluster.is_bound("q")
+        })
         .await;
 }
 
@@ -282,7 +312,12 @@ async fn a_deleted_pod_leaves_nothing_behind() {
     claim(&cluster, "old");
     volume(&cluster, "disk", "n");
     cluster.start(&[]);
-    bind(&cluster, "p", "n", json!([{ "claimName": "old", "volumeName": "disk" }]));
+    bind(
+        &cluster,
+        "p",
+        "n",
+        json!([{ "claimName": "old", "volumeName": "disk" }]),
+    );
     cluster
         .until("the volume is reserved", |cluster| claim_of(cluster, "disk") == "old")
         .await;

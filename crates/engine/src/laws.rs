@@ -107,13 +107,20 @@ fn make(ledger: &mut Ledger, change: Change) {
     };
     // One claim of several pods, and volumes that several claims take: the amounts must be right in any case.
     let volumes = || -> ChosenVolumes {
-        let volume = change.skipped_groups.checked_sub(1).map(|at| format!("v{}", at % 3).into());
+        let volume = change
+            .skipped_groups
+            .checked_sub(1)
+            .map(|at| format!("v{}", at % 3).into());
         (change.skipped_groups % 2 == 0).then(|| {
             let claim = |name: String| ChosenVolume {
                 claim: name.into(),
                 volume: volume.clone(),
             };
-            [claim(format!("c{}", change.pod % 3)), claim(ledger.pod(pod).uid.to_string())].into()
+            [
+                claim(format!("c{}", change.pod % 3)),
+                claim(ledger.pod(pod).uid.to_string()),
+            ]
+            .into()
         })
     };
     match change.kind {

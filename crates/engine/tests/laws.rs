@@ -10,7 +10,9 @@ mod world;
 use std::collections::{BTreeMap, BTreeSet};
 
 use kai_engine::Cluster;
-use kai_engine::model::{Action, Event, GangKey, GangSpec, NewVolumes, NodeSpec, PodKind, PodSpec, Preemptibility, VolumeChoice};
+use kai_engine::model::{
+    Action, Event, GangKey, GangSpec, NewVolumes, NodeSpec, PodKind, PodSpec, Preemptibility, VolumeChoice,
+};
 use kai_engine::reasons::{EvictionReason, Resource};
 use kai_engine::report::{Decision, PodView, Report, Status};
 use proptest::prelude::*;

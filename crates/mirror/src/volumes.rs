@@ -6,7 +6,9 @@ mod pools;
 
 use std::sync::Arc;
 
-use kai_api::{Object, ObjectKey, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeBinding, VolumeClaim};
+use kai_api::{
+    Object, ObjectKey, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeBinding, VolumeClaim,
+};
 use kai_engine::model::{Event, NodeSelectorTerm, PodSpec, UnboundClaim};
 use kai_engine::reasons::Refusal;
 use kai_engine::steps;

@@ -33,7 +33,9 @@ pub(crate) enum BindFailure {
     #[error("a volume for claim {claim} is being made for node {node}")]
     ClaimForOtherNode { claim: String, node: String },
     /// The provisioner removed the selected node from the claim.
-    #[error("provisioning failed for PVC {claim:?} on node {node}: the provisioner asks for another node; the events of the claim say why")]
+    #[error(
+        "provisioning failed for PVC {claim:?} on node {node}: the provisioner asks for another node; the events of the claim say why"
+    )]
     ProvisioningRefused { claim: String, node: String },
     #[error("node {node} is gone")]
     NodeGone { node: String },

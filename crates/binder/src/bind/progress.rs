@@ -57,7 +57,9 @@ impl Progress {
     /// Whether the claim named the selected node at an earlier attempt.
     pub(crate) fn is_volume_requested(&self, key: &ObjectKey, claim: &str) -> bool {
         let binds = self.binds.lock();
-        binds.get(key).is_some_and(|bind| bind.requested_volumes.contains(claim))
+        binds
+            .get(key)
+            .is_some_and(|bind| bind.requested_volumes.contains(claim))
     }
 
     /// The bind has succeeded or failed.

@@ -132,7 +132,8 @@ impl Binder {
             },
             "spec": { "claimRef": reference },
         });
-        self.patch_unchanged(Target::of::<PersistentVolume>("", name), body).await
+        self.patch_unchanged(Target::of::<PersistentVolume>("", name), body)
+            .await
     }
 
     /// Asks the provisioner for a volume that the node can use.
@@ -236,7 +237,10 @@ impl Binder {
         // Who reserves a volume by hand does not write the annotation.
         let is_ours = object.claim() == Some((namespace, name))
             && object.claim_uid() == claim.metadata.uid.as_deref()
-            && object.metadata.annotations.contains_key(keys::VOLUME_BOUND_BY_CONTROLLER)
+            && object
+                .metadata
+                .annotations
+                .contains_key(keys::VOLUME_BOUND_BY_CONTROLLER)
             && !object.is_bound();
         if !is_ours {
             return Ok(());

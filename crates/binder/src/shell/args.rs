@@ -271,7 +271,10 @@ mod tests {
         );
         let volumes = r#"--plugins={"volumebinding":{"priority":300,"arguments":{"bindTimeoutSeconds":"30"}}}"#;
         let limit = |flags: &[&str]| settings(flags).unwrap().volume_binding_timeout.as_secs();
-        assert_eq!((limit(&[volumes]), limit(&[volumes, "--volume-binding-timeout=20"])), (30, 20));
+        assert_eq!(
+            (limit(&[volumes]), limit(&[volumes, "--volume-binding-timeout=20"])),
+            (30, 20)
+        );
         let over = settings(&[
             "--cdi-enabled=false",
             r#"--plugins={"gpusharing":{"arguments":{"cdiEnabled":true}}}"#,

@@ -79,9 +79,17 @@ fn pods_get_the_disks_of_their_nodes() {
         cluster.until_running(2).await;
         for pod in cluster.running() {
             let node = cluster.node_of(&pod).unwrap();
-            assert_eq!(volume_of(cluster, &pod).await, Some(format!("disk-{node}")), "{}", cluster.picture());
+            assert_eq!(
+                volume_of(cluster, &pod).await,
+                Some(format!("disk-{node}")),
+                "{}",
+                cluster.picture()
+            );
         }
-        let left = ["one", "two", "three"].into_iter().find(|name| !cluster.runs(name)).unwrap();
+        let left = ["one", "two", "three"]
+            .into_iter()
+            .find(|name| !cluster.runs(name))
+            .unwrap();
         assert_eq!(selected_node(cluster, left).await, None);
         assert_eq!(volume_of(cluster, left).await, None);
     });
@@ -96,14 +104,20 @@ fn a_gang_waits_until_there_are_volumes_for_all_its_pods() {
         cluster.create(disk("disk-a", "a")).await;
         for name in ["one", "two"] {
             cluster.create(claim(name)).await;
-            cluster.create(user(name, &[name]).queue("team").member_of("gang").build()).await;
+            cluster
+                .create(user(name, &[name]).queue("team").member_of("gang").build())
+                .await;
         }
         cluster
             .until_waiting("one", "node(s) didn't find available persistent volumes to bind")
             .await;
         assert_eq!(cluster.running(), [""; 0]);
         let disk_a: Option<PersistentVolume> = cluster.client.get("", "disk-a").await.unwrap();
-        assert_eq!(disk_a.and_then(|disk| disk.claim().map(|_| ())), None, "no claim has the disk");
+        assert_eq!(
+            disk_a.and_then(|disk| disk.claim().map(|_| ())),
+            None,
+            "no claim has the disk"
+        );
         cluster.create(disk("disk-b", "b")).await;
         cluster.until_only_running(&["one", "two"]).await;
     });
@@ -140,7 +154,9 @@ fn an_ephemeral_volume_comes_with_its_pod() {
         cluster.create(class(VOLUME_PROVISIONER, json!({}))).await;
         let template = json!({ "spec": claim("x")["spec"] });
         let volume = json!([{ "name": "scratch", "ephemeral": { "volumeClaimTemplate": template } }]);
-        cluster.create(PodManifest::new("train").gpus(1).volumes(volume).build()).await;
+        cluster
+            .create(PodManifest::new("train").gpus(1).volumes(volume).build())
+            .await;
         cluster.until_only_running(&["train"]).await;
         assert!(volume_of(cluster, "train-scratch").await.is_some());
     });

@@ -204,7 +204,7 @@ impl Provisioner {
         let full_nodes = parameter("fullNodes").unwrap_or_default();
         Provisioner {
             topology_key: parameter("topologyKey"),
-            full_nodes: full_nodes.split(',').map(str::to_owned).collect(),
+            full_nodes: full_nodes.split_terminator(',').map(str::to_owned).collect(),
             never_answers: parameter("neverAnswers").as_deref() == Some("true"),
         }
     }
@@ -213,7 +213,12 @@ impl Provisioner {
 impl Inner {
     /// Creates the claims of a pod's ephemeral volumes.
     pub(super) async fn ephemeral_claims(&self, key: &ObjectKey) -> Result<RequeueAfter, Error> {
-        let Some(pod) = self.context.client.get_value(Target::of::<kai_api::Pod>(&key.namespace, &key.name)).await? else {
+        let Some(pod) = self
+            .context
+            .client
+            .get_value(Target::of::<kai_api::Pod>(&key.namespace, &key.name))
+            .await?
+        else {
             return Ok(None);
         };
         let owner = json!([{
@@ -230,7 +235,12 @@ impl Inner {
             metadata.insert("name".to_owned(), name.into());
             metadata.insert("ownerReferences".to_owned(), owner.clone());
             let claim = json!({ "metadata": metadata, "spec": template["spec"] });
-            ignore_conflict(self.context.client.create(&Claim::RESOURCE, &key.namespace, claim).await)?;
+            ignore_conflict(
+                self.context
+                    .client
+                    .create(&Claim::RESOURCE, &key.namespace, claim)
+                    .await,
+            )?;
         }
         Ok(None)
     }
@@ -360,7 +370,10 @@ mod tests {
             let found = suitable(&claim, &volumes, false).map(Workload::name);
             assert_eq!(found, expect, "{}", claim.spec);
             let reserved = suitable(&claim, &volumes, true).map(Workload::name);
-            assert_eq!(reserved, expect.filter(|_| claim.name() == "mine" || more["volumeName"] == "large"));
+            assert_eq!(
+                reserved,
+                expect.filter(|_| claim.name() == "mine" || more["volumeName"] == "large")
+            );
         };
         check("c", json!({}), Some("small"));
         check("c", json!({ "storageClassName": "fast" }), Some("fast"));

@@ -134,6 +134,7 @@ impl Ledger {
 /// The resources of a node.
 impl Ledger {
     pub(super) fn add_to_node(&mut self, pod: PodId, placement: &Placement) {
+        self.use_volumes(placement, 1);
         let Some(node) = placement.node.filter(|_| placement.status.is_active_used()) else {
             return;
         };
@@ -141,10 +142,10 @@ impl Ledger {
         self.nodes[node.index()].pods.push(pod);
         self.count_terms(pod, node, 1);
         self.account(pod, node, placement, 1);
-        self.use_volumes(node, placement.volumes.as_ref(), 1);
     }
 
     pub(super) fn remove_from_node(&mut self, pod: PodId, placement: &Placement) {
+        self.use_volumes(placement, -1);
         let Some(node) = placement.node.filter(|_| placement.status.is_active_used()) else {
             return;
         };
@@ -161,7 +162,6 @@ impl Ledger {
             at: at as u32,
         });
         self.account(pod, node, placement, -1);
-        self.use_volumes(node, placement.volumes.as_ref(), -1);
     }
 
     /// Takes the resources of a pod from its node (`sign` 1) or gives them back (-1).

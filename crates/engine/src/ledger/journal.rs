@@ -34,7 +34,7 @@ pub(super) enum Undo {
         old: Option<GpuGroup>,
     },
     Volumes {
-        node: NodeId,
+        node: Option<NodeId>,
         volumes: Arc<[ChosenVolume]>,
         sign: i32,
     },

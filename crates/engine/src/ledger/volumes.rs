@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::Ledger;
 use super::journal::Undo;
 use crate::ids::NodeId;
-use crate::tables::ChosenVolume;
+use crate::tables::{ChosenVolume, Placement};
 
 /// Volumes and claims in use by placements of pods whose claims have no volume yet.
 #[derive(Clone, Debug, Default)]
@@ -22,7 +22,8 @@ pub(crate) struct VolumeUses {
 /// Placements that chose the same for a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClaimUse {
-    pub(crate) node: NodeId,
+    /// `None` = a node that the engine does not know.
+    pub(crate) node: Option<NodeId>,
     /// `None` = a new volume.
     pub(crate) volume: Option<Arc<str>>,
     pub(crate) placements: u32,
@@ -40,7 +41,7 @@ impl VolumeUses {
     }
 
     /// Adds what a placement on the node chose (`sign` 1), or takes it away (-1).
-    pub(super) fn count(&mut self, node: NodeId, volumes: &[ChosenVolume], sign: i32) {
+    pub(super) fn count(&mut self, node: Option<NodeId>, volumes: &[ChosenVolume], sign: i32) {
         for ChosenVolume { claim, volume } in volumes {
             if let Some(volume) = volume {
                 let taken = self.taken.entry(Arc::clone(volume)).or_default();
@@ -50,7 +51,10 @@ impl VolumeUses {
                 }
             }
             let uses = self.claims.entry(Arc::clone(claim)).or_default();
-            match uses.iter().position(|known| known.node == node && known.volume == *volume) {
+            match uses
+                .iter()
+                .position(|known| known.node == node && known.volume == *volume)
+            {
                 Some(at) => {
                     uses[at].placements = add(uses[at].placements, sign);
                     if uses[at].placements == 0 {
@@ -71,7 +75,7 @@ impl VolumeUses {
 
     /// The content in an order that does not depend on history, for tests.
     #[cfg(test)]
-    pub(crate) fn sorted(&self) -> Vec<(&str, NodeId, Option<&str>, u32)> {
+    pub(crate) fn sorted(&self) -> Vec<(&str, Option<NodeId>, Option<&str>, u32)> {
         let mut all: Vec<_> = self
             .claims
             .iter()
@@ -92,9 +96,12 @@ fn add(count: u32, sign: i32) -> u32 {
 }
 
 impl Ledger {
-    /// Adds what a placement on the node chose for its claims, or takes it away.
-    pub(super) fn use_volumes(&mut self, node: NodeId, volumes: Option<&Arc<[ChosenVolume]>>, sign: i32) {
-        let Some(volumes) = volumes else { return };
+    /// Adds what a placement chose for its claims, or takes it away. A binding to a node that is gone takes its volumes, too.
+    pub(super) fn use_volumes(&mut self, placement: &Placement, sign: i32) {
+        let Some(volumes) = placement.volumes.as_ref().filter(|_| placement.status.is_active_used()) else {
+            return;
+        };
+        let node = placement.node;
         self.note_work(volumes.len());
         self.volumes.count(node, volumes, sign);
         let volumes = Arc::clone(volumes);

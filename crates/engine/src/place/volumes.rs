@@ -157,13 +157,19 @@ fn nodes_matching(
         node.present && term.matches(&node.name, &node.labels)
     };
     for term in terms {
-        let by_value = term.labels.iter().find(|requirement| requirement.operator == Operator::In);
+        let by_value = term
+            .labels
+            .iter()
+            .find(|requirement| requirement.operator == Operator::In);
         match by_value {
             Some(requirement) => {
                 let of_label = nodes_by_label
                     .entry(requirement.key.as_str().into())
                     .or_insert_with(|| nodes_by_value(ledger, &requirement.key));
-                let nodes = requirement.values.iter().filter_map(|value| of_label.get(value.as_str()));
+                let nodes = requirement
+                    .values
+                    .iter()
+                    .filter_map(|value| of_label.get(value.as_str()));
                 found.extend(nodes.flatten().copied().filter(|id| matches(term, *id)));
             }
             None => {
@@ -210,7 +216,7 @@ enum Options {
     /// The volume that another pod with the claim takes.
     Same(Arc<str>),
     /// The new volume that is made for another pod with the claim, on this node.
-    SameNew { node: NodeId, many_nodes: bool },
+    SameNew { node: Option<NodeId>, many_nodes: bool },
 }
 
 impl<'a> VolumeRules<'a> {
@@ -222,7 +228,7 @@ impl<'a> VolumeRules<'a> {
         let own: SmallVec<[&Placement; 2]> = [Some(&row.placement), row.old_placement.as_deref()]
             .into_iter()
             .flatten()
-            .filter(|placement| placement.status.is_active_used() && placement.node.is_some())
+            .filter(|placement| placement.status.is_active_used())
             .collect();
         let rule = |(name, claim): (&'a Arc<str>, &'a crate::model::UnboundClaim)| {
             let reach = pools.reach(&claim.pool);
@@ -232,7 +238,11 @@ impl<'a> VolumeRules<'a> {
                     node,
                     many_nodes: claim.many_nodes,
                 },
-                None => Options::Any(reach.map(|reach| free_volumes(ledger, reach, &own, names.len())).unwrap_or_default()),
+                None => Options::Any(
+                    reach
+                        .map(|reach| free_volumes(ledger, reach, &own, names.len()))
+                        .unwrap_or_default(),
+                ),
             };
             ClaimRule { name, reach, options }
         };
@@ -242,7 +252,11 @@ impl<'a> VolumeRules<'a> {
 
     /// What each claim gets on the node; `None` = the node can't give them all a volume.
     pub(crate) fn choose(&self, node: NodeId) -> Option<ChosenVolumes> {
-        let wishes = self.claims.iter().map(|claim| claim.wish(node)).collect::<Option<Vec<_>>>()?;
+        let wishes = self
+            .claims
+            .iter()
+            .map(|claim| claim.wish(node))
+            .collect::<Option<Vec<_>>>()?;
         let volumes = assign(&wishes)?;
         let chosen = self.claims.iter().zip(volumes).map(|(claim, volume)| ChosenVolume {
             claim: Arc::clone(claim.name),
@@ -273,9 +287,12 @@ impl ClaimRule<'_> {
                     .collect(),
                 can_be_new: false,
             },
-            Options::SameNew { node: first, many_nodes } => Wish {
+            Options::SameNew {
+                node: first,
+                many_nodes,
+            } => Wish {
                 volumes: SmallVec::new(),
-                can_be_new: node == *first || (*many_nodes && reach.makes_new_on(node)),
+                can_be_new: Some(node) == *first || (*many_nodes && reach.makes_new_on(node)),
             },
             Options::Any(free) => {
                 let mut volumes: SmallVec<[(u32, Arc<str>); 1]> = reach
@@ -300,7 +317,8 @@ fn assign(wishes: &[Wish]) -> Option<Vec<Option<Arc<str>>>> {
     let mut holders: FxHashMap<&str, usize> = FxHashMap::default();
     for is_first_round in [true, false] {
         for (at, wish) in wishes.iter().enumerate() {
-            if wish.can_be_new != is_first_round && !give(wishes, &mut holders, at, &mut Vec::new()) && !wish.can_be_new {
+            if wish.can_be_new != is_first_round && !give(wishes, &mut holders, at, &mut Vec::new()) && !wish.can_be_new
+            {
                 return None;
             }
         }
@@ -314,12 +332,7 @@ fn assign(wishes: &[Wish]) -> Option<Vec<Option<Arc<str>>>> {
 }
 
 /// Gives the claim a volume that nobody holds, or whose holder can have another one.
-fn give<'w>(
-    wishes: &'w [Wish],
-    holders: &mut FxHashMap<&'w str, usize>,
-    at: usize,
-    tried: &mut Vec<&'w str>,
-) -> bool {
+fn give<'w>(wishes: &'w [Wish], holders: &mut FxHashMap<&'w str, usize>, at: usize, tried: &mut Vec<&'w str>) -> bool {
     for (_, name) in &wishes[at].volumes {
         if tried.contains(&&**name) {
             continue;
@@ -336,9 +349,9 @@ fn give<'w>(
 
 /// What placements of other pods chose for the claim: a volume before a new one, then the node with the first name, whatever the
 /// order of events was.
-fn choice_of_others(ledger: &Ledger, claim: &str, own: &[&Placement]) -> Option<(NodeId, Option<Arc<str>>)> {
-    let of_pod = |node: NodeId, volume: &Option<Arc<str>>| {
-        let chosen = own.iter().filter(|placement| placement.node == Some(node));
+fn choice_of_others(ledger: &Ledger, claim: &str, own: &[&Placement]) -> Option<(Option<NodeId>, Option<Arc<str>>)> {
+    let of_pod = |node: Option<NodeId>, volume: &Option<Arc<str>>| {
+        let chosen = own.iter().filter(|placement| placement.node == node);
         let chosen = chosen.flat_map(|placement| placement.volumes.iter().flat_map(|volumes| volumes.iter()));
         chosen
             .filter(|chosen| *chosen.claim == *claim && chosen.volume == *volume)
@@ -346,7 +359,13 @@ fn choice_of_others(ledger: &Ledger, claim: &str, own: &[&Placement]) -> Option<
     };
     let uses = ledger.volumes.uses_of(claim).iter();
     let others = uses.filter(|used| used.placements > of_pod(used.node, &used.volume));
-    let first = others.min_by_key(|used| (used.volume.is_none(), &used.volume, ledger.node(used.node).rank))?;
+    let first = others.min_by_key(|used| {
+        (
+            used.volume.is_none(),
+            &used.volume,
+            used.node.map(|node| ledger.node(node).rank),
+        )
+    })?;
     Some((first.node, first.volume.clone()))
 }
 

@@ -11,16 +11,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::kai_engine::Cluster;
 use super::kai_engine::model::{
-    BindInFlight, Config, Constraints, Event, FractioningCondition, FreeVolume, GangKey, GangSpec, GpuFraction, GpuRequest,
-    HostPort, LabelSelector, MemoryKind, MigStrategy, Millis, NewVolumes, NodeCondition, NodeSelectorTerm, NodeSpec, Operator, PlacementStrategy,
-    PodAffinityTerm, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests, Requirement, ResourceQuota, SubGroupSpec,
-    Taint, TaintEffect, TaskRank, Toleration, TopologyConstraint, TopologyLevel, TopologySpec, UnboundClaim, Usage, VolumePoolSpec,
+    BindInFlight, Config, Constraints, Event, FractioningCondition, FreeVolume, GangKey, GangSpec, GpuFraction,
+    GpuRequest, HostPort, LabelSelector, MemoryKind, MigStrategy, Millis, NewVolumes, NodeCondition, NodeSelectorTerm,
+    NodeSpec, Operator, PlacementStrategy, PodAffinityTerm, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests,
+    Requirement, ResourceQuota, SubGroupSpec, Taint, TaintEffect, TaskRank, Toleration, TopologyConstraint,
+    TopologyLevel, TopologySpec, UnboundClaim, Usage, VolumePoolSpec,
 };
 use super::kai_engine::reasons::Refusal;
 use super::kai_engine::report::{Decision, Report};
 use account::{PlacedPods, fits, placed_pods};
 use plan::{
-    ClaimPlan, GangPlan, Gpu, Level, NodeKind, NodePlan, Pace, QueuePlan, Rule, Scene, Shape, SpecialPod, Step, TopologyPlan,
+    ClaimPlan, GangPlan, Gpu, Level, NodeKind, NodePlan, Pace, QueuePlan, Rule, Scene, Shape, SpecialPod, Step,
+    TopologyPlan,
 };
 
 pub(crate) const MIB: i64 = 1 << 20;
@@ -303,16 +305,23 @@ impl World {
         for choice in &bind.volumes {
             let volumes = self.pools.values().flat_map(|pool| &pool.volumes);
             let nodes = match &choice.volume {
-                Some(name) => volumes.into_iter().find(|volume| volume.name == *name).map(|volume| volume.nodes.clone().unwrap_or_default()),
+                Some(name) => volumes
+                    .into_iter()
+                    .find(|volume| volume.name == *name)
+                    .map(|volume| volume.nodes.clone().unwrap_or_default()),
                 // The provisioner makes volumes for racks.
-                None => self.nodes.get(&bind.node).map(|node| vec![has_label("rack", &node.labels["rack"])]),
+                None => self
+                    .nodes
+                    .get(&bind.node)
+                    .map(|node| vec![has_label("rack", &node.labels["rack"])]),
             };
             let Some(nodes) = nodes else { continue };
             self.bound_claims.entry(choice.claim.clone()).or_insert(nodes);
             for pool in self.pools.values() {
                 let mut pool = pool.clone();
                 let before = pool.volumes.len();
-                pool.volumes.retain(|volume| Some(&volume.name) != choice.volume.as_ref());
+                pool.volumes
+                    .retain(|volume| Some(&volume.name) != choice.volume.as_ref());
                 if pool.volumes.len() < before {
                     events.push(Event::VolumePool(pool));
                 }
@@ -638,7 +647,13 @@ fn volume_pools() -> [VolumePoolSpec; 2] {
         volumes: volumes.to_vec(),
         new_volumes,
     };
-    let disks = [of_host("n0"), of_host("n1"), of_host("n2"), of_rack.clone(), volume("net", None)];
+    let disks = [
+        of_host("n0"),
+        of_host("n1"),
+        of_host("n2"),
+        of_rack.clone(),
+        volume("net", None),
+    ];
     let any = [of_rack, of_host("n1")];
     [
         pool("disks", &disks, NewVolumes::Nowhere),

@@ -111,7 +111,8 @@ impl World {
             match decision {
                 Decision::Bind(placed) => {
                     let volumes = placed.volumes.iter();
-                    let volumes = volumes.map(|chosen| format!(" {}={}", chosen.claim, chosen.volume.as_deref().unwrap_or("new")));
+                    let volumes = volumes
+                        .map(|chosen| format!(" {}={}", chosen.claim, chosen.volume.as_deref().unwrap_or("new")));
                     let volumes: String = volumes.collect();
                     lines.push(format!("bind {} {}{volumes}", placed.pod, placed.node));
                     let bind = BindInFlight {

@@ -13,7 +13,11 @@ fn claims_decide_where_a_pod_can_run() {
         json!({ "spec": { "volumes": [{ "name": "d", "persistentVolumeClaim": { "claimName": "c" } }] } }),
     );
     assert_eq!(world.decide(), [""; 0]);
-    assert!(world.reason("uid-p").starts_with("persistentvolumeclaim \"c\" not found; "));
+    assert!(
+        world
+            .reason("uid-p")
+            .starts_with("persistentvolumeclaim \"c\" not found; ")
+    );
     let claim = |phase: &str, volume: &str| -> Arc<kai_api::PersistentVolumeClaim> {
         Arc::new(slim(
             json!({ "metadata": { "name": "c", "namespace": "a" }, "spec": { "volumeName": volume },
@@ -24,7 +28,11 @@ fn claims_decide_where_a_pod_can_run() {
         .mirror
         .apply_volume_claim(&ObjectKey::new("a", "c"), &claim("Pending", ""));
     assert_eq!(world.decide(), [""; 0]);
-    assert!(world.reason("uid-p").starts_with("pod has unbound immediate PersistentVolumeClaims: c; "));
+    assert!(
+        world
+            .reason("uid-p")
+            .starts_with("pod has unbound immediate PersistentVolumeClaims: c; ")
+    );
     world
         .mirror
         .apply_volume_claim(&ObjectKey::new("a", "c"), &claim("Bound", "v"));
@@ -127,15 +135,45 @@ fn a_new_volume_is_made_where_the_class_allows_it() {
 #[test]
 fn a_volume_that_exists_must_suit_the_claim() {
     let mut world = a_pod_that_its_claim_waits_for(BY_HAND, json!({}));
-    volume(&mut world, "small", "a", json!({ "spec": { "capacity": { "storage": "4Gi" } } }));
-    volume(&mut world, "read", "a", json!({ "spec": { "accessModes": ["ReadOnlyMany"] } }));
+    volume(
+        &mut world,
+        "small",
+        "a",
+        json!({ "spec": { "capacity": { "storage": "4Gi" } } }),
+    );
+    volume(
+        &mut world,
+        "read",
+        "a",
+        json!({ "spec": { "accessModes": ["ReadOnlyMany"] } }),
+    );
     volume(&mut world, "raw", "a", json!({ "spec": { "volumeMode": "Block" } }));
-    volume(&mut world, "other", "a", json!({ "spec": { "storageClassName": "fast" } }));
+    volume(
+        &mut world,
+        "other",
+        "a",
+        json!({ "spec": { "storageClassName": "fast" } }),
+    );
     volume(&mut world, "used", "a", json!({ "status": { "phase": "Released" } }));
-    volume(&mut world, "kept", "a", json!({ "spec": { "claimRef": { "namespace": "a", "name": "d" } } }));
+    volume(
+        &mut world,
+        "kept",
+        "a",
+        json!({ "spec": { "claimRef": { "namespace": "a", "name": "d" } } }),
+    );
     assert_eq!(world.decide(), [""; 0]);
-    volume(&mut world, "large", "b", json!({ "spec": { "capacity": { "storage": "20Gi" } } }));
-    volume(&mut world, "fits", "b", json!({ "metadata": { "labels": { "disk": "ssd" } } }));
+    volume(
+        &mut world,
+        "large",
+        "b",
+        json!({ "spec": { "capacity": { "storage": "20Gi" } } }),
+    );
+    volume(
+        &mut world,
+        "fits",
+        "b",
+        json!({ "metadata": { "labels": { "disk": "ssd" } } }),
+    );
     let selector = json!({ "spec": { "selector": { "matchLabels": { "disk": "hdd" } } } });
     claim(&mut world, "c", selector);
     assert_eq!(world.decide(), [""; 0]);
@@ -155,7 +193,11 @@ fn two_pods_never_get_one_volume() {
     );
     volume(&mut world, "v", "b", json!({}));
     assert_eq!(world.decide(), ["bind uid-p n2 a/c=v"]);
-    assert_eq!(world.decide(), [""; 0], "the first pod is not bound yet, but has the volume");
+    assert_eq!(
+        world.decide(),
+        [""; 0],
+        "the first pod is not bound yet, but has the volume"
+    );
     volume(&mut world, "w", "a", json!({}));
     assert_eq!(world.decide(), ["bind uid-q n1 a/d=w"]);
 }
@@ -181,7 +223,12 @@ fn a_failed_bind_frees_the_volume() {
 #[test]
 fn a_reserved_volume_and_a_chosen_node_are_kept() {
     let mut world = a_pod_that_its_claim_waits_for("csi.example", json!({}));
-    volume(&mut world, "v", "b", json!({ "spec": { "claimRef": { "namespace": "a", "name": "c" } } }));
+    volume(
+        &mut world,
+        "v",
+        "b",
+        json!({ "spec": { "claimRef": { "namespace": "a", "name": "c" } } }),
+    );
     assert_eq!(world.decide(), ["bind uid-p n2 a/c=v"]);
     let mut world = a_pod_that_its_claim_waits_for("csi.example", json!({}));
     let annotations = json!({ "metadata": { "annotations": { "volume.kubernetes.io/selected-node": "n2" } } });
@@ -199,17 +246,41 @@ fn claims_that_wait_for_something_else() {
     let mut world = a_pod_that_its_claim_waits_for(BY_HAND, json!({}));
     world.mirror.remove_storage_class("late");
     world.decide();
-    assert!(world.reason("uid-p").starts_with("storageclass.storage.k8s.io \"late\" not found"));
+    assert!(
+        world
+            .reason("uid-p")
+            .starts_with("storageclass.storage.k8s.io \"late\" not found")
+    );
     class(&mut world, BY_HAND, json!({ "volumeBindingMode": "Immediate" }));
     world.decide();
     assert!(world.reason("uid-p").starts_with("pod has unbound immediate"));
-    claim(&mut world, "c", json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } }));
+    claim(
+        &mut world,
+        "c",
+        json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } }),
+    );
     world.decide();
-    assert!(world.reason("uid-p").starts_with("persistentvolumeclaim \"c\" is being deleted"));
-    claim(&mut world, "c", json!({ "spec": { "volumeName": "v" }, "status": { "phase": "Lost" } }));
+    assert!(
+        world
+            .reason("uid-p")
+            .starts_with("persistentvolumeclaim \"c\" is being deleted")
+    );
+    claim(
+        &mut world,
+        "c",
+        json!({ "spec": { "volumeName": "v" }, "status": { "phase": "Lost" } }),
+    );
     world.decide();
-    assert!(world.reason("uid-p").contains("bound to non-existent persistentvolume \"v\""));
-    claim(&mut world, "c", json!({ "spec": { "resources": { "requests": { "storage": "much" } } } }));
+    assert!(
+        world
+            .reason("uid-p")
+            .contains("bound to non-existent persistentvolume \"v\"")
+    );
+    claim(
+        &mut world,
+        "c",
+        json!({ "spec": { "resources": { "requests": { "storage": "much" } } } }),
+    );
     class(&mut world, BY_HAND, json!({}));
     world.decide();
     let reason = world.reason("uid-p");
@@ -222,9 +293,16 @@ fn claims_that_wait_for_something_else() {
 #[test]
 fn an_ephemeral_volume_needs_the_claim_of_its_pod() {
     let mut world = a_pod_that_its_claim_waits_for("csi.example", json!({}));
-    world.pod("p", json!({ "spec": { "volumes": [{ "name": "scratch", "ephemeral": {} }] } }));
+    world.pod(
+        "p",
+        json!({ "spec": { "volumes": [{ "name": "scratch", "ephemeral": {} }] } }),
+    );
     assert_eq!(world.decide(), [""; 0]);
-    assert!(world.reason("uid-p").starts_with("waiting for ephemeral volume controller to create"));
+    assert!(
+        world
+            .reason("uid-p")
+            .starts_with("waiting for ephemeral volume controller to create")
+    );
     let owned = |uid: &str| json!({ "metadata": { "ownerReferences": [{ "kind": "Pod", "name": "p", "uid": uid, "controller": true }] } });
     claim(&mut world, "p-scratch", owned("uid-q"));
     assert_eq!(world.decide(), [""; 0]);
@@ -236,13 +314,22 @@ fn an_ephemeral_volume_needs_the_claim_of_its_pod() {
 #[test]
 fn all_claims_of_a_pod_get_volumes_of_one_node() {
     let mut world = a_pod_that_its_claim_waits_for(BY_HAND, json!({}));
-    claim(&mut world, "d", json!({ "spec": { "resources": { "requests": { "storage": "1Gi" } } } }));
+    claim(
+        &mut world,
+        "d",
+        json!({ "spec": { "resources": { "requests": { "storage": "1Gi" } } } }),
+    );
     user(&mut world, "p", &["c", "d"]);
     volume(&mut world, "v", "a", json!({}));
     volume(&mut world, "w", "b", json!({}));
     assert_eq!(world.decide(), [""; 0]);
     // The smaller claim leaves the only volume that is large enough to the other one.
-    volume(&mut world, "x", "b", json!({ "spec": { "capacity": { "storage": "2Gi" } } }));
+    volume(
+        &mut world,
+        "x",
+        "b",
+        json!({ "spec": { "capacity": { "storage": "2Gi" } } }),
+    );
     assert_eq!(world.decide(), ["bind uid-p n2 a/d=x a/c=w"]);
 }
 

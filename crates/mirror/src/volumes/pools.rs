@@ -86,8 +86,13 @@ impl Pools {
 
     /// The claim uses no pool any more.
     pub(super) fn leave(&mut self, claim: &ObjectKey) {
-        let Some(name) = self.of_claim.remove(claim) else { return };
-        let pool = self.by_name.get_mut(&name).expect("a pool is kept while a claim uses it");
+        let Some(name) = self.of_claim.remove(claim) else {
+            return;
+        };
+        let pool = self
+            .by_name
+            .get_mut(&name)
+            .expect("a pool is kept while a claim uses it");
         pool.claims -= 1;
         if pool.claims > 0 {
             return;
@@ -139,7 +144,9 @@ impl Pools {
         names.sort_unstable();
         let mut changed = Vec::new();
         for name in names {
-            let Some(pool) = self.by_name.get_mut(&name) else { continue };
+            let Some(pool) = self.by_name.get_mut(&name) else {
+                continue;
+            };
             let spec = objects.pool(&name, &pool.source);
             if pool.sent.as_ref() != Some(&spec) {
                 pool.sent = Some(spec.clone());
@@ -176,7 +183,8 @@ impl Objects<'_> {
     fn suitable(&self, request: &VolumeRequest) -> Vec<FreeVolume> {
         let of_class = self.by_class.get(request.class.as_str()).into_iter().flatten();
         let objects = of_class.filter_map(|name| self.volumes.get(name));
-        let mut found: Vec<&Arc<PersistentVolume>> = objects.filter(|volume| is_as_requested(volume, request)).collect();
+        let mut found: Vec<&Arc<PersistentVolume>> =
+            objects.filter(|volume| is_as_requested(volume, request)).collect();
         found.sort_by_key(|volume| (volume.bytes(), volume.metadata().plain_name().to_owned()));
         found.into_iter().filter_map(|volume| free_volume(volume)).collect()
     }
@@ -190,7 +198,10 @@ fn is_as_requested(volume: &PersistentVolume, request: &VolumeRequest) -> bool {
         && volume.access_modes().offer(request.access_modes)
         && request.selector.as_ref().is_none_or(|selector| {
             let labels = volume.metadata().labels.to_labels();
-            selector.requirements.iter().all(|requirement| requirement.matches(&labels))
+            selector
+                .requirements
+                .iter()
+                .all(|requirement| requirement.matches(&labels))
         })
 }
 

@@ -65,7 +65,9 @@ impl Sources {
             tokio::time::timeout(OPTIONAL_SYNC_TIMEOUT, self.config_maps.informer().synced()),
         );
         if volumes.is_err() {
-            tracing::warn!("volumes, their claims or storage classes can't be watched; pods with volume claims stay pending");
+            tracing::warn!(
+                "volumes, their claims or storage classes can't be watched; pods with volume claims stay pending"
+            );
         }
         if config_maps.is_err() {
             tracing::warn!("ConfigMaps can't be watched; pods are bound whether or not theirs exist");

@@ -158,7 +158,12 @@ fn same_content(request: &BindRequest, placed: &Placed) -> bool {
         && request
             .selected_volumes()
             .iter()
-            .map(|selected| (&*selected.claim_name, selected.volume_name.as_deref().unwrap_or_default()))
+            .map(|selected| {
+                (
+                    &*selected.claim_name,
+                    selected.volume_name.as_deref().unwrap_or_default(),
+                )
+            })
             .eq(selected_volumes(placed))
         && !request.failed_for_good()
         && !request.metadata().is_terminating()
