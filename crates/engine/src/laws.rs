@@ -111,7 +111,7 @@ fn make(ledger: &mut Ledger, change: Change) {
             .skipped_groups
             .checked_sub(1)
             .map(|at| format!("v{}", at % 3).into());
-        (change.skipped_groups % 2 == 0).then(|| {
+        change.skipped_groups.is_multiple_of(2).then(|| {
             let claim = |name: String| ChosenVolume {
                 claim: name.into(),
                 volume: volume.clone(),

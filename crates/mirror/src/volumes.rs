@@ -340,11 +340,12 @@ impl Volumes {
             .map_err(|problem| Refusal::VolumeInvalid(Box::new(problem)))?;
         let bytes = request.bytes;
         let uid = claim.metadata.uid.as_deref();
-        let is_reserved = |volume: &&Box<str>| {
-            let volume = self.volumes.get(&***volume);
+        let is_reserved = |name: &str| {
+            let volume = self.volumes.get(name);
             volume.is_some_and(|volume| volume.claim_uid().is_none_or(|reserved| Some(reserved) == uid))
         };
-        let reserved = self.by_claim.get(key).into_iter().flatten().filter(is_reserved).min();
+        let named = self.by_claim.get(key).into_iter().flatten();
+        let reserved = named.filter(|volume| is_reserved(volume)).min();
         let from = match (reserved, claim.selected_node()) {
             (Some(volume), _) => Source::Reserved(volume.clone()),
             (None, Some(node)) => Source::MadeFor(node.into()),

@@ -40,6 +40,9 @@ struct Reach {
     new_volumes: Vec<bool>,
 }
 
+/// Free volumes with their positions in the pool: the best one first.
+type FreeVolumes = SmallVec<[(u32, Arc<str>); 1]>;
+
 /// Volumes that the same nodes can use, the best one first.
 #[derive(Clone, Debug)]
 struct Segment {
@@ -212,7 +215,7 @@ struct ClaimRule<'a> {
 #[derive(Debug)]
 enum Options {
     /// A volume that no placement takes, or a new one. By segment: the best free volumes, as many as the pod has claims.
-    Any(Vec<SmallVec<[(u32, Arc<str>); 1]>>),
+    Any(Vec<FreeVolumes>),
     /// The volume that another pod with the claim takes.
     Same(Arc<str>),
     /// The new volume that is made for another pod with the claim, on this node.
@@ -270,7 +273,7 @@ impl<'a> VolumeRules<'a> {
 #[derive(Debug)]
 struct Wish {
     /// Volumes, the best one first.
-    volumes: SmallVec<[(u32, Arc<str>); 1]>,
+    volumes: FreeVolumes,
     can_be_new: bool,
 }
 
@@ -295,7 +298,7 @@ impl ClaimRule<'_> {
                 can_be_new: Some(node) == *first || (*many_nodes && reach.makes_new_on(node)),
             },
             Options::Any(free) => {
-                let mut volumes: SmallVec<[(u32, Arc<str>); 1]> = reach
+                let mut volumes: FreeVolumes = reach
                     .segments_of(node)
                     .flat_map(|segment| &free[segment as usize])
                     .cloned()
@@ -370,12 +373,7 @@ fn choice_of_others(ledger: &Ledger, claim: &str, own: &[&Placement]) -> Option<
 }
 
 /// By segment: the first volumes that no other pod's placement takes.
-fn free_volumes(
-    ledger: &Ledger,
-    reach: &Reach,
-    own: &[&Placement],
-    wanted: usize,
-) -> Vec<SmallVec<[(u32, Arc<str>); 1]>> {
+fn free_volumes(ledger: &Ledger, reach: &Reach, own: &[&Placement], wanted: usize) -> Vec<FreeVolumes> {
     let by_pod = |volume: &str| {
         let chosen = own
             .iter()
@@ -384,7 +382,7 @@ fn free_volumes(
     };
     let is_free = |(_, name): &&(u32, Arc<str>)| ledger.volumes.placements_with(name) <= by_pod(name);
     let free = reach.segments.iter().map(|segment| {
-        let free: SmallVec<_> = segment.volumes.iter().filter(is_free).take(wanted).cloned().collect();
+        let free: FreeVolumes = segment.volumes.iter().filter(is_free).take(wanted).cloned().collect();
         free
     });
     ledger.note_work(reach.segments.len() / 4);
