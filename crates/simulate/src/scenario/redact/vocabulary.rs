@@ -354,6 +354,7 @@ const API_GROUPS: &[&str] = &[
     "apps",
     "batch",
     "scheduling.k8s.io",
+    "storage.k8s.io",
     "scheduling.run.ai",
     "kai.scheduler",
     "jobset.x-k8s.io",
