@@ -148,17 +148,16 @@ fn a_provisioner_makes_the_volume_for_the_node() {
 #[test]
 fn an_ephemeral_volume_comes_with_its_pod() {
     scenario(&nodes(), async |cluster| {
-        if cluster.server().is_none() {
-            return;
-        }
-        cluster.create(class(VOLUME_PROVISIONER, json!({}))).await;
+        cluster.create(class(BY_HAND, json!({}))).await;
+        cluster.create(disk("disk-b", "b")).await;
         let template = json!({ "spec": claim("x")["spec"] });
         let volume = json!([{ "name": "scratch", "ephemeral": { "volumeClaimTemplate": template } }]);
         cluster
             .create(PodManifest::new("train").gpus(1).volumes(volume).build())
             .await;
         cluster.until_only_running(&["train"]).await;
-        assert!(volume_of(cluster, "train-scratch").await.is_some());
+        assert_eq!(cluster.node_of("train").as_deref(), Some("b"));
+        assert_eq!(volume_of(cluster, "train-scratch").await.as_deref(), Some("disk-b"));
     });
 }
 
