@@ -1,13 +1,16 @@
 //! Claims that wait for their first consumer: their volume comes with the pod's node.
 //!
-//! The classes without provisioner work on every API server whose controller of volumes runs. The provisioner of the other classes is that
-//! of the embedded cluster.
+//! On the real API server the controllers of Kubernetes bind the volumes. The provisioner is that of the embedded cluster, or
+//! [`provision`], which follows the protocol of external provisioners.
 
-use kai_api::{PersistentVolume, PersistentVolumeClaim};
-use kai_cluster::Target;
+use std::time::Duration;
+
+use kai_api::{Object, PersistentVolume, PersistentVolumeClaim, StorageClass};
+use kai_cluster::{Client, Part, Patch, Selection, Target};
 use kai_embedded::kubelet::NodeTemplate;
 use kai_embedded::workloads::VOLUME_PROVISIONER;
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use crate::harness::manifest::{PodManifest, pod_group, queue};
 use crate::harness::{Cluster, scenario};
@@ -63,6 +66,74 @@ async fn selected_node(cluster: &Cluster, claim: &str) -> Option<String> {
     let metadata = cluster.client.get_metadata(target).await.unwrap();
     let annotations = metadata.map(|metadata| metadata.annotations);
     annotations.and_then(|all| all.text("volume.kubernetes.io/selected-node").map(str::to_owned))
+}
+
+/// Runs the provisioner where the cluster has none, until the result is dropped.
+fn provisioner(cluster: &Cluster) -> JoinSet<()> {
+    let mut running = JoinSet::new();
+    if cluster.server().is_none() {
+        let client = cluster.client.clone();
+        running.spawn(async move {
+            loop {
+                for claim in client
+                    .list_values(&PersistentVolumeClaim::RESOURCE, &Selection::default())
+                    .await
+                    .unwrap()
+                {
+                    provision(&client, &claim).await;
+                }
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        });
+    }
+    running
+}
+
+/// Makes the volume of a claim that the controller of volumes has passed on, or refuses its node. The class's parameters are those of the
+/// simulated provisioner.
+async fn provision(client: &Client, claim: &Value) {
+    let annotations = &claim["metadata"]["annotations"];
+    let node = annotations["volume.kubernetes.io/selected-node"].as_str();
+    let is_ours = annotations["volume.kubernetes.io/storage-provisioner"] == VOLUME_PROVISIONER;
+    let Some(node) = node.filter(|_| is_ours && claim["spec"]["volumeName"].is_null()) else {
+        return;
+    };
+    let text = |field: &str| claim["metadata"][field].as_str().unwrap_or_default();
+    let class = claim["spec"]["storageClassName"].as_str().unwrap_or_default();
+    let class = client
+        .get_value(Target::of::<StorageClass>("", class))
+        .await
+        .unwrap()
+        .unwrap_or_default();
+    let parameters = &class["parameters"];
+    if parameters["neverAnswers"] == "true" {
+        return;
+    }
+    if parameters["fullNodes"] == node {
+        let refuse = json!({ "metadata": {
+            "resourceVersion": claim["metadata"]["resourceVersion"],
+            "annotations": { "volume.kubernetes.io/selected-node": null },
+        } });
+        let target = Target::of::<PersistentVolumeClaim>(text("namespace"), text("name"));
+        let _ = client.patch(target, Part::Object, Patch::Merge(refuse)).await;
+        return;
+    }
+    let term = json!({ "matchExpressions": [{ "key": "kubernetes.io/hostname", "operator": "In", "values": [node] }] });
+    let volume = json!({
+        "metadata": {
+            "name": format!("pvc-{}", text("uid")), "annotations": { "pv.kubernetes.io/provisioned-by": VOLUME_PROVISIONER },
+        },
+        "spec": {
+            "capacity": claim["spec"]["resources"]["requests"], "accessModes": claim["spec"]["accessModes"],
+            "storageClassName": claim["spec"]["storageClassName"], "persistentVolumeReclaimPolicy": "Retain",
+            "hostPath": { "path": "/made" },
+            "claimRef": {
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": text("namespace"), "name": text("name"), "uid": text("uid"),
+            },
+            "nodeAffinity": { "required": { "nodeSelectorTerms": [term] } },
+        },
+    });
+    let _ = client.create(&PersistentVolume::RESOURCE, "", volume).await;
 }
 
 #[test]
@@ -126,9 +197,7 @@ fn a_gang_waits_until_there_are_volumes_for_all_its_pods() {
 #[test]
 fn a_provisioner_makes_the_volume_for_the_node() {
     scenario(&nodes(), async |cluster| {
-        if cluster.server().is_none() {
-            return;
-        }
+        let _provisioner = provisioner(cluster);
         // Node a is full: the provisioner refuses it, and the pod tries node b.
         let parameters = json!({ "topologyKey": "kubernetes.io/hostname", "fullNodes": "a" });
         cluster.create(class(VOLUME_PROVISIONER, parameters)).await;
@@ -164,9 +233,7 @@ fn an_ephemeral_volume_comes_with_its_pod() {
 #[test]
 fn a_claim_that_never_binds_holds_up_no_other_pod() {
     scenario(&nodes(), async |cluster| {
-        if cluster.server().is_none() {
-            return;
-        }
+        let _provisioner = provisioner(cluster);
         let parameters = json!({ "neverAnswers": "true" });
         cluster.create(class(VOLUME_PROVISIONER, parameters)).await;
         cluster.create(claim("data")).await;
