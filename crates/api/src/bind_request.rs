@@ -1,6 +1,6 @@
 //! BindRequests: decisions of the scheduler that the binder executes.
 
-use kai_engine::model::{BindInFlight, GpuFraction, PodSpec};
+use kai_engine::model::{BindInFlight, GpuFraction, PodSpec, VolumeChoice};
 use serde::{Deserialize, Deserializer};
 
 use crate::gpu_enforcement::ComputeMode;
@@ -43,10 +43,23 @@ struct Spec {
     selected_gpu_groups: Vec<Text>,
     #[serde(deserialize_with = "null_as_default")]
     selected_fractional_gpu_groups: Vec<FractionalGroup>,
+    #[serde(deserialize_with = "null_as_default")]
+    selected_volumes: Vec<SelectedVolume>,
     backoff_limit: Option<i32>,
     received_resource_type: Option<Text>,
     #[serde(rename = "receivedGPU")]
     received_gpu: Option<ReceivedGpu>,
+}
+
+/// What a claim of the pod gets that has no volume yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct SelectedVolume {
+    /// Name of the claim, which is in the pod's namespace.
+    #[serde(deserialize_with = "null_as_default")]
+    pub claim_name: Text,
+    /// The volume; `None` = the provisioner makes one.
+    pub volume_name: Option<Text>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -200,6 +213,11 @@ impl BindRequest {
         self.spec.backoff_limit
     }
 
+    /// What the claims of the pod get that had no volume when the scheduler decided.
+    pub fn selected_volumes(&self) -> &[SelectedVolume] {
+        &self.spec.selected_volumes
+    }
+
     /// Whether the request failed and the binder makes no further attempt.
     pub fn failed_for_good(&self) -> bool {
         let is_exhausted = self.backoff_limit().is_none_or(|limit| self.failed_attempts() >= limit);
@@ -236,7 +254,16 @@ impl BindRequest {
         }
         let node = self.selected_node().to_owned();
         let gpu_groups = self.spec.selected_gpu_groups.iter().map(Text::to_string).collect();
-        Some(BindInFlight { node, gpu_groups })
+        let volumes = self.selected_volumes().iter().map(|selected| VolumeChoice {
+            claim: format!("{}/{}", self.metadata.namespace(), selected.claim_name),
+            volume: selected.volume_name.as_ref().map(Text::to_string),
+        });
+        let volumes = volumes.collect();
+        Some(BindInFlight {
+            node,
+            gpu_groups,
+            volumes,
+        })
     }
 }
 

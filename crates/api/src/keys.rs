@@ -248,6 +248,8 @@ pub const KARPENTER_DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
 pub const SELECTED_NODE: &str = "selected-node";
 /// Annotation on volume claims with `WaitForFirstConsumer`: the selected node.
 pub const VOLUME_SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+/// Annotation on volumes: a scheduler or controller has chosen the claim of the volume, not a person.
+pub const VOLUME_BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 /// Annotation on volume claims: binding is complete.
 pub const VOLUME_BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 /// Annotation on resource claims for extended resources; value `true`.

@@ -4,6 +4,7 @@
 //! engine's type. An invalid field becomes a [`Problem`] that names object, field and remedy, never a panic, and is never dropped
 //! silently. This crate has no Kubernetes client and does no I/O.
 
+mod access_modes;
 mod backoff;
 mod bind_request;
 mod cluster_policy;
@@ -46,8 +47,9 @@ mod topology;
 mod workload_name;
 mod workload_values;
 
+pub use access_modes::{AccessModes, VolumeMode};
 pub use backoff::Backoff;
-pub use bind_request::{BindPhase, BindRequest, GpuGroupsError};
+pub use bind_request::{BindPhase, BindRequest, GpuGroupsError, SelectedVolume};
 pub use cluster_policy::gpu_operator_uses_cdi;
 pub use config::Config;
 pub use config_map::ConfigMap;
@@ -66,7 +68,7 @@ pub use object::{Object, Resource, Scope};
 pub use object_key::ObjectKey;
 pub use object_reference::ObjectReference;
 pub use persistent_volume::PersistentVolume;
-pub use persistent_volume_claim::PersistentVolumeClaim;
+pub use persistent_volume_claim::{PersistentVolumeClaim, VolumeRequest};
 pub use pod::{ConditionStatus, Pod, PodCondition, PodIdentity, ReservationPods, VolumeClaim};
 pub use pod_group::PodGroup;
 pub use priority_class::{PriorityClass, PriorityClasses};

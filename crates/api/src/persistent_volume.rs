@@ -1,12 +1,14 @@
-//! Persistent volumes: their node affinity and their claim.
+//! Persistent volumes: their size and modes, their node affinity and their claim.
 
 use kai_engine::model::NodeSelectorTerm;
 use serde::Deserialize;
 
-use crate::Problem;
+use crate::access_modes::{AccessModes, VolumeMode};
 use crate::metadata::Metadata;
+use crate::persistent_volume_claim::PersistentVolumeClaim;
 use crate::pod::constraints::RawNodeSelector;
-use crate::text::{Text, null_as_default};
+use crate::text::{Text, TextMap, null_as_default};
+use crate::{Problem, Quantity, QuantityText};
 
 const REFUSED: &str = "pods that use it are not scheduled";
 
@@ -21,6 +23,8 @@ pub struct PersistentVolume {
     pub metadata: Metadata,
     #[serde(deserialize_with = "null_as_default")]
     spec: Spec,
+    #[serde(deserialize_with = "null_as_default")]
+    status: Status,
 }
 
 crate::object::object!(
@@ -38,6 +42,17 @@ struct Spec {
     storage_class_name: Option<Text>,
     node_affinity: Option<Box<NodeAffinity>>,
     claim_ref: Option<ClaimReference>,
+    capacity: TextMap<QuantityText>,
+    #[serde(deserialize_with = "null_as_default")]
+    access_modes: AccessModes,
+    #[serde(deserialize_with = "null_as_default")]
+    volume_mode: VolumeMode,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    phase: Option<Text>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -51,6 +66,7 @@ struct NodeAffinity {
 struct ClaimReference {
     namespace: Option<Text>,
     name: Option<Text>,
+    uid: Option<Text>,
 }
 
 impl PersistentVolume {
@@ -63,6 +79,71 @@ impl PersistentVolume {
     pub fn claim(&self) -> Option<(&str, &str)> {
         let claim = self.spec.claim_ref.as_ref()?;
         Some((claim.namespace.as_deref()?, claim.name.as_deref()?))
+    }
+
+    /// The uid of the claim in [`PersistentVolume::claim`]. A volume that somebody reserves for a claim may name none.
+    pub fn claim_uid(&self) -> Option<&str> {
+        let uid = self.spec.claim_ref.as_ref()?.uid.as_deref()?;
+        Some(uid).filter(|uid| !uid.is_empty())
+    }
+
+    /// Whether no claim has or had the volume, and none is promised it.
+    pub fn is_free(&self) -> bool {
+        self.spec.claim_ref.is_none()
+            && self.status.phase.as_deref() == Some("Available")
+            && !self.metadata.is_terminating()
+    }
+
+    /// Whether a claim is bound to the volume.
+    pub fn is_bound(&self) -> bool {
+        self.status.phase.as_deref() == Some("Bound")
+    }
+
+    /// A volume that a provisioner made for the claim.
+    pub fn made_for(claim: &PersistentVolumeClaim) -> PersistentVolume {
+        let metadata = Metadata {
+            name: Some(format!("pvc-{}-{}", claim.metadata.namespace(), claim.metadata.plain_name()).into()),
+            ..Metadata::default()
+        };
+        let spec = Spec {
+            storage_class_name: claim.storage_class_name().map(Text::from),
+            ..Spec::default()
+        };
+        PersistentVolume {
+            metadata,
+            spec,
+            ..PersistentVolume::default()
+        }
+    }
+
+    /// The volume once it is bound to the claim.
+    #[must_use]
+    pub fn bound_to(&self, claim: &PersistentVolumeClaim) -> PersistentVolume {
+        let mut volume = self.clone();
+        volume.spec.claim_ref = Some(ClaimReference {
+            namespace: Some(claim.metadata.namespace().into()),
+            name: claim.metadata.name.clone(),
+            uid: claim.metadata.uid.clone(),
+        });
+        volume.status.phase = Some("Bound".into());
+        volume
+    }
+
+    /// Its size; 0 if it is missing or can't be read: then no claim gets the volume.
+    pub fn bytes(&self) -> i64 {
+        let text = self.spec.capacity.get("storage");
+        let size = text.and_then(|text| Quantity::parse(text.as_str()).ok());
+        size.map_or(0, Quantity::units_down)
+    }
+
+    /// How it can be mounted.
+    pub fn access_modes(&self) -> AccessModes {
+        self.spec.access_modes
+    }
+
+    /// Whether it is a file system or a device.
+    pub fn volume_mode(&self) -> VolumeMode {
+        self.spec.volume_mode
     }
 
     /// The required node affinity: a node must match one of the terms; `None`: every node.

@@ -1,5 +1,6 @@
-//! Storage classes: provisioner and volume binding mode.
+//! Storage classes: provisioner, volume binding mode and allowed topologies.
 
+use kai_engine::model::{NewVolumes, NodeSelectorTerm, Operator, Requirement};
 use serde::Deserialize;
 
 use crate::metadata::Metadata;
@@ -21,6 +22,24 @@ pub struct StorageClass {
     pub metadata: Metadata,
     provisioner: Option<Text>,
     volume_binding_mode: Option<Text>,
+    #[serde(deserialize_with = "null_as_default")]
+    allowed_topologies: Vec<TopologyTerm>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct TopologyTerm {
+    #[serde(deserialize_with = "null_as_default")]
+    match_label_expressions: Vec<TopologyRequirement>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct TopologyRequirement {
+    #[serde(deserialize_with = "null_as_default")]
+    key: Text,
+    #[serde(deserialize_with = "null_as_default")]
+    values: Vec<Text>,
 }
 
 crate::object::object!(
@@ -45,6 +64,26 @@ impl StorageClass {
     /// The provisioner; `None` without dynamic provisioning.
     pub fn provisioner(&self) -> Option<&str> {
         self.provisioner.as_deref().filter(|name| *name != NO_PROVISIONER)
+    }
+
+    /// For pods on which nodes its provisioner makes volumes.
+    pub fn new_volumes(&self) -> NewVolumes {
+        if self.provisioner().is_none() {
+            return NewVolumes::Nowhere;
+        }
+        if self.allowed_topologies.is_empty() {
+            return NewVolumes::Everywhere;
+        }
+        let requirement = |requirement: &TopologyRequirement| Requirement {
+            key: requirement.key.to_string(),
+            operator: Operator::In,
+            values: requirement.values.iter().map(Text::to_string).collect(),
+        };
+        let term = |term: &TopologyTerm| NodeSelectorTerm {
+            labels: term.match_label_expressions.iter().map(requirement).collect(),
+            fields: Vec::new(),
+        };
+        NewVolumes::On(self.allowed_topologies.iter().map(term).collect())
     }
 
     /// The volume binding mode.
@@ -75,6 +114,20 @@ mod tests {
         assert_eq!(
             (by_hand.provisioner(), by_hand.volume_binding()),
             (None, VolumeBinding::Immediate)
+        );
+        assert_eq!(
+            (late.new_volumes(), by_hand.new_volumes()),
+            (NewVolumes::Everywhere, NewVolumes::Nowhere)
+        );
+        let zonal = class(
+            r#"{"provisioner":"csi.example","allowedTopologies":[{"matchLabelExpressions":[{"key":"zone","values":["a"]}]}]}"#,
+        );
+        let NewVolumes::On(terms) = zonal.new_volumes() else {
+            panic!("{zonal:?}")
+        };
+        assert_eq!(
+            (&*terms[0].labels[0].key, &*terms[0].labels[0].values),
+            ("zone", &["a".to_owned()][..])
         );
     }
 }

@@ -339,6 +339,7 @@ fn examples_come_out_as_they_say() {
         ("time-slicing.yaml", 4, 0),
         ("inference.yaml", 4, 0),
         ("preemption.yaml", 2, 1),
+        ("volumes.yaml", 2, 1),
         ("jetson.yaml", 4, 1),
         ("half-a-gpu.yaml", 2, 0),
         ("gpu-limits.yaml", 2, 1),

@@ -84,6 +84,8 @@ informers! {
     volume_claims: kai_api::PersistentVolumeClaim,
     /// PersistentVolumes.
     volumes: kai_api::PersistentVolume,
+    /// Storage classes.
+    storage_classes: kai_api::StorageClass,
 }
 
 impl Informers {

@@ -11,7 +11,7 @@ use crate::ledger::Ledger;
 use crate::model::{
     Action, Config, GangKey, GpuJobOrder, Gpus, Millis, NodeSpec, PerResource, QueueResources, Requests,
 };
-use crate::place::{Domains, ShapeIndexes};
+use crate::place::{Domains, ShapeIndexes, VolumePools};
 use crate::report::{Anomaly, CycleProgress, Decision, PendingGang, Report, Status};
 use crate::share::divide_tree;
 use crate::tables::{Placement, PodSet};
@@ -23,6 +23,7 @@ pub struct Cluster {
     pub(crate) ledger: Ledger,
     pub(crate) indexes: ShapeIndexes,
     pub(crate) domains: Domains,
+    pub(crate) volume_pools: VolumePools,
     pub(crate) gpu_group_names: GpuGroupNames,
     pub(crate) resources: ResourceNames,
     /// Shapes by requests, constraints and, if the pod has affinity terms, its namespace.
@@ -160,6 +161,7 @@ impl Cluster {
             ledger: &mut self.ledger,
             indexes: &mut self.indexes,
             domains: &mut self.domains,
+            volume_pools: &mut self.volume_pools,
             gpu_group_names: &self.gpu_group_names,
             resources: &self.resources,
             config,

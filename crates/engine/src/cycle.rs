@@ -6,9 +6,9 @@ use crate::actions::TentativeEvictions;
 use crate::gangs::{Candidates, GangRank};
 use crate::ids::{GangId, PodId, QueueId};
 use crate::ledger::{Checkpoint, Ledger};
-use crate::model::{Action, Config, GpuFraction, Millis, QueueResources};
+use crate::model::{Action, Config, GpuFraction, Millis, QueueResources, VolumeChoice};
 use crate::order::{Direction, GangsByQueue, QueueHeap};
-use crate::place::{Domains, PlacementFailure, ShapeIndexes};
+use crate::place::{Domains, PlacementFailure, ShapeIndexes, VolumePools};
 use crate::reasons::{EvictionReason, Rejections};
 use crate::report::{ActionStats, CycleProgress, Decision, Placed, Received, Report, Status};
 use crate::share::QueueChange;
@@ -21,6 +21,7 @@ pub(crate) struct Cycle<'a> {
     pub(crate) ledger: &'a mut Ledger,
     pub(crate) indexes: &'a mut ShapeIndexes,
     pub(crate) domains: &'a mut Domains,
+    pub(crate) volume_pools: &'a mut VolumePools,
     pub(crate) gpu_group_names: &'a crate::intern::GpuGroupNames,
     pub(crate) resources: &'a crate::cluster::ResourceNames,
     pub(crate) config: &'a Config,
@@ -250,6 +251,16 @@ impl Cycle<'_> {
                 .map(|group| self.gpu_group_names.text(*group))
                 .collect(),
             received,
+            volumes: row
+                .placement
+                .volumes
+                .iter()
+                .flat_map(|volumes| volumes.iter())
+                .map(|chosen| VolumeChoice {
+                    claim: chosen.claim.to_string(),
+                    volume: chosen.volume.as_deref().map(str::to_owned),
+                })
+                .collect(),
             action,
         }
     }

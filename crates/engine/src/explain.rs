@@ -9,7 +9,7 @@ use crate::fit::fits;
 use crate::ids::{GangId, NodeId, PodId, ShapeId};
 use crate::ledger::Ledger;
 use crate::model::{GangKey, Gpus};
-use crate::place::{InterPodRules, Scope, static_check};
+use crate::place::{InterPodRules, Scope, VolumeRules, static_check};
 use crate::reasons::{Check, Rejections};
 use crate::tables::When;
 
@@ -30,7 +30,9 @@ impl Cycle<'_> {
         }
         self.explanations.node_scans += 1;
         self.ledger.note_work(self.ledger.present_nodes / 4);
-        let rejections = Arc::new(reject(self.ledger, pod, scope));
+        self.volume_pools.update_for(self.ledger, pod);
+        let volumes = VolumeRules::of(self.ledger, self.volume_pools, pod);
+        let rejections = Arc::new(reject(self.ledger, pod, volumes.as_ref(), scope));
         self.explanations
             .rejections
             .insert(shape, (version, rejections.clone()));
@@ -38,7 +40,7 @@ impl Cycle<'_> {
     }
 }
 
-fn reject(ledger: &Ledger, pod: PodId, scope: Scope<'_>) -> Rejections {
+fn reject(ledger: &Ledger, pod: PodId, volumes: Option<&VolumeRules<'_>>, scope: Scope<'_>) -> Rejections {
     let shape = ledger.shape_of(pod);
     let in_domain: Option<FxHashSet<NodeId>> = scope.domain.map(|nodes| nodes.iter().copied().collect());
     let rules = (!InterPodRules::are_not_needed(ledger, pod)).then(|| InterPodRules::of(ledger, pod, false));
@@ -47,8 +49,12 @@ fn reject(ledger: &Ledger, pod: PodId, scope: Scope<'_>) -> Rejections {
         let id = NodeId::new(at);
         let by_node = || static_check(node, shape).and_then(|_| fits(node, shape, When::AfterRelease));
         let by_rules = || rules.as_ref().map_or(Ok(()), |rules| rules.check(id));
+        let by_volumes = || match volumes {
+            Some(rules) if rules.choose(id).is_none() => Err(Check::VolumesToBind),
+            Some(_) | None => Ok(()),
+        };
         let outside = in_domain.as_ref().is_some_and(|nodes| !nodes.contains(&id));
-        let check = match by_node().and_then(|()| by_rules()) {
+        let check = match by_node().and_then(|()| by_rules()).and_then(|()| by_volumes()) {
             Err(check) => check,
             Ok(()) if outside => Check::Domain,
             // The pod fits on the node, so a queue bound must have rejected what it would be charged there.

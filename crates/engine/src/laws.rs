@@ -14,7 +14,7 @@ use crate::ledger::Ledger;
 use crate::model::Action;
 use crate::place::PlacementFailure;
 use crate::report::Status;
-use crate::tables::{Gang, GpuGroupIds, GpuKind};
+use crate::tables::{ChosenVolume, ChosenVolumes, Gang, GpuGroupIds, GpuKind};
 use crate::work::RoundOf;
 
 #[path = "../tests/world/mod.rs"]
@@ -105,9 +105,33 @@ fn make(ledger: &mut Ledger, change: Change) {
             .take(devices)
             .collect::<GpuGroupIds>()
     };
+    // One claim of several pods, and volumes that several claims take: the amounts must be right in any case.
+    let volumes = || -> ChosenVolumes {
+        let volume = change
+            .skipped_groups
+            .checked_sub(1)
+            .map(|at| format!("v{}", at % 3).into());
+        change.skipped_groups.is_multiple_of(2).then(|| {
+            let claim = |name: String| ChosenVolume {
+                claim: name.into(),
+                volume: volume.clone(),
+            };
+            [
+                claim(format!("c{}", change.pod % 3)),
+                claim(ledger.pod(pod).uid.to_string()),
+            ]
+            .into()
+        })
+    };
     match change.kind {
-        Kind::Bind => ledger.bind(pod, node(), gpu_groups()),
-        Kind::Pipeline => ledger.pipeline(pod, node(), gpu_groups()),
+        Kind::Bind => {
+            let volumes = volumes();
+            ledger.bind(pod, node(), gpu_groups(), volumes);
+        }
+        Kind::Pipeline => {
+            let volumes = volumes();
+            ledger.pipeline(pod, node(), gpu_groups(), volumes);
+        }
         Kind::BindToPipeline => ledger.bind_to_pipeline(pod),
         Kind::Evict => ledger.evict(pod),
         Kind::UndoEviction => ledger.undo_eviction(pod),
@@ -130,6 +154,7 @@ fn numbers(ledger: &Ledger) -> String {
         pods,
         gangs,
         queues,
+        volumes,
         ..
     } = &ledger;
     // A rollback does not restore the dirty flag.
@@ -138,7 +163,7 @@ fn numbers(ledger: &Ledger) -> String {
         ..gang.clone()
     };
     let gangs: Vec<Gang> = gangs.iter().map(clean).collect();
-    format!("{nodes:#?}\n{pods:#?}\n{gangs:#?}\n{queues:#?}")
+    format!("{nodes:#?}\n{pods:#?}\n{gangs:#?}\n{queues:#?}\n{:?}", volumes.sorted())
 }
 
 /// Gangs that a cycle can try to place, each with whether the last cycle tried it.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::model::{
     Action, ComputeMode, GangKey, GpuFraction, Gpus, Labels, MemoryKind, MigStrategy, Millis, PerResource, PodKind,
-    Preemptibility, QueueResources, Quota,
+    Preemptibility, QueueResources, Quota, VolumeChoice,
 };
 use crate::reasons::{EvictionReason, Reason};
 
@@ -176,6 +176,8 @@ pub struct Placed {
     pub gpu_groups: Vec<String>,
     /// The kind of GPUs that the pod receives.
     pub received: Received,
+    /// What the claims of the pod get that have no volume yet.
+    pub volumes: Vec<VolumeChoice>,
     /// The action that chose the place.
     pub action: Action,
 }

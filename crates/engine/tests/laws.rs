@@ -10,7 +10,9 @@ mod world;
 use std::collections::{BTreeMap, BTreeSet};
 
 use kai_engine::Cluster;
-use kai_engine::model::{Action, Event, GangKey, GangSpec, NodeSpec, PodKind, PodSpec, Preemptibility};
+use kai_engine::model::{
+    Action, Event, GangKey, GangSpec, NewVolumes, NodeSpec, PodKind, PodSpec, Preemptibility, VolumeChoice,
+};
 use kai_engine::reasons::{EvictionReason, Resource};
 use kai_engine::report::{Decision, PodView, Report, Status};
 use proptest::prelude::*;
@@ -18,7 +20,7 @@ use world::account::{
     Loads, PlacedPod, PlacedPods, PodState, QueueBoundKind, after_decisions, core_of, gang_of, is_whole, mixed_group,
     node_loads, offers, overloaded, queue_loads, queue_path,
 };
-use world::plan::{Class, Pace, Scene, Step, scenes, scenes_of};
+use world::plan::{Class, Pace, Scene, Step, scenes, scenes_of, volume_scenes};
 use world::{World, cases, shuffle};
 
 /// Runs a scene and two more cycles, and calls `law` after each cycle, before its decisions are carried out.
@@ -281,6 +283,101 @@ proptest! {
                 }
             }
         });
+    }
+
+    #[test]
+    fn every_claim_gets_a_volume_of_its_own_that_its_pod_reaches(scene in volume_scenes()) {
+        watch(&scene, |world, report| {
+            // By volume, the claim that has it; by claim, what it got and for which node.
+            let mut holders: BTreeMap<String, String> = BTreeMap::new();
+            let mut claims: BTreeMap<String, (Option<String>, String)> = BTreeMap::new();
+            let mut take = |choices: &[VolumeChoice], node: &str| {
+                for VolumeChoice { claim, volume } in choices {
+                    if let Some(volume) = volume {
+                        let holder = holders.entry(volume.clone()).or_insert_with(|| claim.clone());
+                        assert_eq!(holder, claim, "{volume} is given twice: {report:#?}");
+                    }
+                    let first = claims.entry(claim.clone()).or_insert_with(|| (volume.clone(), node.to_owned()));
+                    assert_eq!(&first.0, volume, "{claim} gets two volumes: {report:#?}");
+                }
+            };
+            for pod in world.pods.values() {
+                if let Some(bind) = pod.bind_in_flight.as_ref().filter(|_| pod.node.is_none()) {
+                    take(&bind.volumes, &bind.node);
+                }
+            }
+            for decision in &report.decisions {
+                let (Decision::Bind(placed) | Decision::Pipeline(placed)) = decision else { continue };
+                let (node, pod) = (&world.nodes[&*placed.node], &world.pods[&*placed.pod]);
+                if matches!(decision, Decision::Pipeline(_)) && report.decisions.iter().any(|other| matches!(other, Decision::Evict { pod, .. } if *pod == placed.pod)) {
+                    continue;
+                }
+                let is_bound_already = pod.bind_in_flight.is_some();
+                if !is_bound_already {
+                    take(&placed.volumes, &placed.node);
+                }
+                let reaches = |terms: &Vec<_>| terms.iter().any(|term: &kai_engine::model::NodeSelectorTerm| term.matches(&node.name, &node.labels));
+                assert!(pod.constraints.volume_nodes.iter().all(reaches), "{placed:?}");
+                let mut chosen: Vec<&String> = placed.volumes.iter().map(|choice| &choice.claim).collect();
+                let mut asked: Vec<&String> = pod.constraints.claims.iter().map(|claim| &claim.claim).collect();
+                chosen.sort();
+                asked.sort();
+                assert_eq!(chosen, asked, "{placed:?}");
+                for choice in &placed.volumes {
+                    let claim = pod.constraints.claims.iter().find(|claim| claim.claim == choice.claim).unwrap();
+                    let pool = &world.pools[&claim.pool];
+                    match &choice.volume {
+                        Some(name) => {
+                            let volume = pool.volumes.iter().find(|volume| volume.name == *name).unwrap();
+                            assert!(volume.nodes.as_ref().is_none_or(reaches), "{placed:?}");
+                        }
+                        None => {
+                            let made = matches!(&pool.new_volumes, NewVolumes::On(terms) if reaches(terms));
+                            assert!(made, "{placed:?}");
+                        }
+                    }
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn gangs_with_claims_start_whole(scene in volume_scenes()) {
+        watch(&scene, |world, report| {
+            let after = after_decisions(world, &world.placed_pods(), report);
+            for gang in world.gangs.values() {
+                let of_gang = |uid: &str| world.pods[uid].gang.as_ref() == Some(&gang.key);
+                let starts = report.decisions.iter().any(|decision| matches!(decision, Decision::Bind(placed) if of_gang(&placed.pod)));
+                let shrinks = report.decisions.iter().any(|decision| matches!(decision, Decision::Evict { pod, .. } if of_gang(pod)));
+                let count = |group: Option<&str>| {
+                    let ours = |placed: &&PlacedPod| {
+                        gang_of(world, &placed.pod).is_some_and(|of| of.key == gang.key)
+                            && (gang.sub_groups.is_empty() || placed.pod.sub_group.as_deref() == group)
+                            && placed.state == PodState::Active
+                    };
+                    after.iter().filter(ours).count() as u32
+                };
+                assert!(!starts || shrinks || is_whole(gang, &count), "{} starts in part: {report:#?}", gang.key);
+            }
+        });
+    }
+
+    #[test]
+    fn the_order_of_volumes_does_not_matter(scene in volume_scenes(), seed in any::<u64>()) {
+        let mut world = World::new(&scene);
+        for step in &scene.steps {
+            world.step(step, &mut |_, _| {});
+        }
+        let mut events = world.snapshot();
+        shuffle(&mut events, seed);
+        let mut other = Cluster::new();
+        for (at, event) in events.iter().enumerate() {
+            other.apply(event.clone());
+            other.apply(events[at / 2].clone());
+        }
+        let report = world.cycle();
+        let other_report = other.cycle(world.now, &world.config);
+        same(&world.cluster, &other, &report, &other_report);
     }
 
     #[test]

@@ -150,6 +150,7 @@ mod tests {
         Assumed::Bound(BindInFlight {
             node: "n".to_owned(),
             gpu_groups: Vec::new(),
+            volumes: Vec::new(),
         })
     }
 

@@ -65,7 +65,7 @@
 //! assert_eq!((&*bind.pod, &*bind.node), ("uid-1", "node-1"));
 //!
 //! // Until the watch shows the pod bound, the mirror counts it as being bound.
-//! let in_flight = BindInFlight { node: bind.node.to_string(), gpu_groups: bind.gpu_groups.clone() };
+//! let in_flight = BindInFlight { node: bind.node.to_string(), gpu_groups: bind.gpu_groups.clone(), volumes: Vec::new() };
 //! mirror.assume(&bind.pod, Assumed::Bound(in_flight));
 //! assert!(!mirror.is_pending("uid-1"));
 //! # Ok(())
@@ -277,6 +277,7 @@ impl ClusterMirror {
     /// The consequences of the changes since the last call.
     pub fn take_outbox(&mut self) -> Outbox {
         self.block_gpus_of_unreserved_groups();
+        self.send_volume_pools();
         std::mem::take(&mut self.outbox)
     }
 

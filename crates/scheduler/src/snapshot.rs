@@ -7,7 +7,7 @@ use std::io::{Cursor, Write};
 
 use kai_api::{
     BindRequest, ConfigMap, Metadata, Node, Object, PersistentVolume, PersistentVolumeClaim, Pod, PodGroup,
-    PriorityClass, Queue, Resource, Topology,
+    PriorityClass, Queue, Resource, StorageClass, Topology,
 };
 use kai_cluster::{Client, Selection};
 use kai_engine::model::Millis;
@@ -19,9 +19,8 @@ use crate::Settings;
 use kai_mirror::Partition;
 
 /// Kinds in KAI's snapshots that this scheduler does not read.
-const NOT_READ: [&str; 8] = [
+const NOT_READ: [&str; 7] = [
     "csiStorageCapacities",
-    "storageClasses",
     "csiDrivers",
     "resourceClaims",
     "resourceSlices",
@@ -51,6 +50,7 @@ pub async fn take(client: &Client, settings: &Settings, now: Millis) -> Result<V
         "topologies": list(&Topology::RESOURCE).await?,
         "persistentVolumes": optional(list(&PersistentVolume::RESOURCE).await),
         "persistentVolumeClaims": optional(list(&PersistentVolumeClaim::RESOURCE).await),
+        "storageClasses": optional(list(&StorageClass::RESOURCE).await),
         "configMaps": optional(config_maps.map(without_content).map_err(|error| error.to_string())),
     });
     for kind in NOT_READ {

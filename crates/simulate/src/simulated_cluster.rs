@@ -3,10 +3,11 @@
 //! The objects of the files go through the mirror that the scheduler uses, so that the engine sees the same as in production. Between two
 //! cycles the simulated cluster changes the objects and applies them to the mirror again: a bound pod runs; an evicted or terminating pod
 //! is deleted and re-created, so that it is pending again; a pipelined pod stays pending; bind requests are completed; reservation pods are
-//! created and deleted (`reservations`). Pods of the groups in `holdReleasing` stay terminating.
+//! created and deleted (`reservations`); claims of bound pods get their volumes (`volumes`). Pods of the groups in `holdReleasing` stay terminating.
 
 mod load;
 mod reservations;
+mod volumes;
 
 use std::sync::Arc;
 
@@ -173,6 +174,11 @@ impl SimulatedCluster {
 
     /// Carries out the decisions of a cycle, and applies the changed objects to the mirror.
     pub(crate) fn apply_decisions(&mut self, report: &Report, now: Millis) {
+        for decision in &report.decisions {
+            if let Decision::Bind(placed) = decision {
+                volumes::bind(&mut self.mirror, &placed.volumes);
+            }
+        }
         for (key, pod) in self.changed_pods(report, now) {
             self.mirror.apply_pod(&key, &pod);
             self.mirror.drain_event_batch(|event| self.engine.apply(event));

@@ -48,6 +48,9 @@ pub struct BindRequestSpec {
     /// The GPU groups of the shared GPUs, one per GPU, with their compute modes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub selected_fractional_gpu_groups: Vec<FractionalGpuGroup>,
+    /// What the pod's volume claims get that have no volume yet: a volume that exists, or a new one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub selected_volumes: Vec<SelectedVolume>,
     /// Devices for the pod's resource claims.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resource_claim_allocations: Vec<ResourceClaimAllocation>,
@@ -82,6 +85,17 @@ pub struct FractionalGpuGroup {
     /// How its pods use the multiprocessors: time-slicing or sm-sharing; time-slicing if unset.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub compute_sharing_mode: String,
+}
+
+/// What a volume claim gets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SelectedVolume {
+    /// The claim, in the same namespace.
+    pub claim_name: String,
+    /// The volume. If unset, the provisioner of the claim's storage class makes one for the node.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub volume_name: String,
 }
 
 /// Devices for one resource claim.

@@ -102,7 +102,7 @@ struct RawWeightedPodTerm {
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct RawSelector {
+pub(crate) struct RawSelector {
     match_labels: TextMap,
     #[serde(deserialize_with = "null_as_default")]
     match_expressions: Vec<RawRequirement>,
@@ -304,6 +304,14 @@ impl RawNodeSelector {
         terms
             .map(|(at, term)| reader.node_term(term, &format!("{field}.nodeSelectorTerms[{at}]")))
             .collect()
+    }
+}
+
+impl RawSelector {
+    /// The selector.
+    pub(crate) fn read(&self, field: &str, errors: &mut Vec<FieldError>) -> LabelSelector {
+        let mut reader = Reader { namespace: "", errors };
+        reader.selector(self, field)
     }
 }
 

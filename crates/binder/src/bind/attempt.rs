@@ -101,7 +101,7 @@ impl Binder {
     ) -> Result<WorkResult, kai_cluster::Error> {
         let key = ObjectKey::of(request);
         let reason = match cause {
-            NotBound::RetryAfter(pause) if self.progress.elapsed(&key) < self.wait_limit() => {
+            NotBound::RetryAfter(pause) if self.progress.elapsed(&key) < self.wait_limit(request) => {
                 return Ok(WorkResult::RequeueAfter(pause));
             }
             NotBound::RetryAfter(_) => BindFailure::TimedOut.to_string(),
@@ -116,9 +116,13 @@ impl Binder {
         self.fail(request, pod, &reason).await
     }
 
-    /// How long a bind may wait in all: for an old reservation pod to terminate, and for a new one to get its GPU.
-    fn wait_limit(&self) -> Duration {
-        self.settings.allocation_timeout * 3
+    /// How long a bind may wait in all: for volumes, for an old reservation pod to terminate, and for a new one to get its GPU.
+    fn wait_limit(&self, request: &BindRequest) -> Duration {
+        let for_volumes = match request.selected_volumes() {
+            [] => Duration::ZERO,
+            [_, ..] => self.settings.volume_binding_timeout,
+        };
+        for_volumes + self.settings.allocation_timeout * 3
     }
 
     async fn succeed(&self, request: &BindRequest, pod: &Pod) -> Result<WorkResult, kai_cluster::Error> {
@@ -133,6 +137,7 @@ impl Binder {
         if self.roll_back(request).await? == RollbackResult::AlreadyBound {
             return self.succeed(request, pod).await;
         }
+        self.roll_back_volumes(request).await?;
         let attempts = count_attempt(request, false);
         self.report_failed(request, Some(pod), reason, attempts).await?;
         self.metrics.bind(BindResult::Failed);
@@ -152,6 +157,7 @@ impl Binder {
         pod: Option<&Pod>,
         reason: &str,
     ) -> Result<WorkResult, kai_cluster::Error> {
+        self.roll_back_volumes(request).await?;
         self.report_failed(request, pod, reason, count_attempt(request, true))
             .await?;
         self.metrics.bind(BindResult::Failed);
@@ -184,6 +190,7 @@ impl Binder {
         if !known && self.node_facts(node).await?.is_none() {
             return Err(BindFailure::NodeGone { node: node.to_owned() }.into());
         }
+        self.bind_volumes(request).await?;
         let received = Map::from_iter([(
             keys::RECEIVED_RESOURCE_TYPE.to_owned(),
             Value::from(request.received_resource_type()),
@@ -204,6 +211,7 @@ impl Binder {
         let Some(facts) = self.node_facts(node).await? else {
             return Err(BindFailure::NodeGone { node: node.to_owned() }.into());
         };
+        self.bind_volumes(request).await?;
         let promise = asked.promise(node, &facts, self.settings.gpu_sharing)?;
         let memory_limit = self.memory_limit(request, asked, promise.as_ref(), &facts)?;
         let Some(held) = self

@@ -13,6 +13,30 @@ use crate::{GpuGroupKey, reservation_name};
 pub(crate) enum BindFailure {
     #[error("timed out: its reservation pods, its ConfigMaps or the pod kept changing or were not ready")]
     TimedOut,
+    /// Claims got no volume within the limit.
+    #[error(
+        "timed out: no volume within {} s for {}; the events of the claims say what they wait for", limit.as_secs(), claims.join(", ")
+    )]
+    VolumesNotBound { claims: Vec<String>, limit: Duration },
+    #[error("volume claim {claim} is gone")]
+    ClaimGone { claim: String },
+    #[error("volume {volume}, chosen for claim {claim}, is gone or not available any more")]
+    VolumeGone { volume: String, claim: String },
+    #[error("volume {volume} was taken by claim {claim} meanwhile")]
+    VolumeTaken { volume: String, claim: ObjectKey },
+    #[error("claim {claim} is bound to volume {volume}, which node {node} can't use")]
+    VolumeElsewhere {
+        volume: String,
+        claim: String,
+        node: String,
+    },
+    #[error("a volume for claim {claim} is being made for node {node}")]
+    ClaimForOtherNode { claim: String, node: String },
+    /// The provisioner removed the selected node from the claim.
+    #[error(
+        "provisioning failed for PVC {claim:?} on node {node}: the provisioner asks for another node; the events of the claim say why"
+    )]
+    ProvisioningRefused { claim: String, node: String },
     #[error("node {node} is gone")]
     NodeGone { node: String },
     #[error("the pod is gone")]

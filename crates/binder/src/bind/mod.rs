@@ -3,7 +3,7 @@
 //! An attempt ([`attempt`]) reads the BindRequest and its pod and continues from there. An attempt that has to wait ends and is requeued,
 //! so no bind delays another. For a pod with a GPU share it goes through these steps:
 //!
-//! 1. [`plan`]: decide whether and how to bind the pod.
+//! 1. [`plan`]: decide whether and how to bind the pod. [`volumes`]: ask for the volumes of claims that have none, and wait for them.
 //! 2. [`limits`]: compute the limits that the pod gets; refuse a node that can't keep them. [`reserve`]: get a reservation pod with a known
 //!    GPU for each GPU group; wait for it if necessary.
 //! 3. `announce`: write the group labels, the assigned GPUs and the limits on the pod. Other binds see the announced pod from here on.
@@ -14,7 +14,7 @@
 //! 7. `post_binding`: create the Binding, for exactly the version of the pod that was checked.
 //! 8. [`report`]: write the status of the BindRequest, the pod condition and the event.
 //!
-//! [`failure`] has the reasons why a bind fails. A failed attempt takes back steps 3 and 6 ([`rollback`]) before it reports the failure. The
+//! [`failure`] has the reasons why a bind fails. A failed attempt takes back steps 3 and 6 ([`rollback`]) and what it asked for claims that are not bound, before it reports the failure. The
 //! reservation pods are left to `reservation::reconcile`, which knows their other users. A pod without a GPU share needs steps 1, 3, 7 and 8 only.
 
 pub(crate) mod attempt;
@@ -28,3 +28,4 @@ pub(crate) mod progress;
 pub(crate) mod report;
 mod reserve;
 mod rollback;
+mod volumes;

@@ -44,6 +44,10 @@ pub struct Args {
     /// Seconds that a reservation pod may take to get its GPU.
     #[arg(long, default_value_t = 40, value_name = "SECONDS")]
     pub resource_reservation_allocation_timeout: u64,
+    /// Seconds that the volume claims of a pod may take to get their volumes. Without this flag KAI's argument bindTimeoutSeconds of the
+    /// plugin volumebinding in --plugins, else 120.
+    #[arg(long, value_name = "SECONDS")]
+    pub volume_binding_timeout: Option<u64>,
     /// CPU and memory of reservation pods, as JSON with `requests` and `limits`. Missing amounts have defaults; a request equals its
     /// limit.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "JSON")]
@@ -96,6 +100,9 @@ pub struct Args {
     pub rate_limiter_max_delay: u64,
 }
 
+/// KAI's preset of the time that volumes may take.
+const VOLUME_BINDING_SECONDS: u64 = 120;
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Plugin {
@@ -115,7 +122,9 @@ impl Args {
             (true, ReservationMode::Auto) => ReservationMode::Agent,
             (_, mode) => mode,
         };
+        let volume_seconds = self.volume_binding_timeout.or_else(|| volume_argument(&plugins));
         Ok(Settings {
+            volume_binding_timeout: Duration::from_secs(volume_seconds.unwrap_or(VOLUME_BINDING_SECONDS)),
             cdi: self.cdi_enabled.or_else(|| cdi_argument(&plugins)).unwrap_or_default(),
             gpu_sharing: gpu_sharing(self.gpu_sharing_mode, &plugins),
             pod_security_context: json(
@@ -168,6 +177,13 @@ fn gpu_sharing(mode: Option<GpuSharingMode>, plugins: &BTreeMap<String, Plugin>)
     }
 }
 
+/// `--volume-binding-timeout` as KAI has it: an argument of the plugin `volumebinding`.
+fn volume_argument(plugins: &BTreeMap<String, Plugin>) -> Option<u64> {
+    let value = plugins.get("volumebinding")?.arguments.get("bindTimeoutSeconds")?;
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    text.parse().ok()
+}
+
 /// `--cdi-enabled` as KAI has it: an argument of the plugin `gpusharing`.
 fn cdi_argument(plugins: &BTreeMap<String, Plugin>) -> Option<Choice> {
     let value = plugins.get("gpusharing")?.arguments.get("cdiEnabled")?;
@@ -217,6 +233,7 @@ mod tests {
         let settings = settings(&[]).unwrap();
         assert_eq!(settings.identity, PodIdentity::default());
         assert_eq!(settings.allocation_timeout, Duration::from_secs(40));
+        assert_eq!(settings.volume_binding_timeout, Duration::from_secs(120));
         assert_eq!(settings.workers_max, 10);
         assert_eq!((settings.cdi, settings.tegra), (Choice::Auto, TegraMode::Auto));
         assert_eq!(settings.sleeper_arguments, ["resource-reservation", "--sleep"]);
@@ -251,6 +268,12 @@ mod tests {
         assert_eq!(
             mode(&[r#"--plugins={"hamicore":{"enabled":false}}"#]),
             GpuSharingMode::NonMemoryEnforced
+        );
+        let volumes = r#"--plugins={"volumebinding":{"priority":300,"arguments":{"bindTimeoutSeconds":"30"}}}"#;
+        let limit = |flags: &[&str]| settings(flags).unwrap().volume_binding_timeout.as_secs();
+        assert_eq!(
+            (limit(&[volumes]), limit(&[volumes, "--volume-binding-timeout=20"])),
+            (30, 20)
         );
         let over = settings(&[
             "--cdi-enabled=false",

@@ -22,6 +22,8 @@ pub struct Settings {
     pub sleeper_arguments: Vec<String>,
     /// How long a reservation pod may take to get its GPU.
     pub allocation_timeout: Duration,
+    /// How long the claims of a pod may take to get their volumes.
+    pub volume_binding_timeout: Duration,
     /// `requests` and `limits` of the reservation container; the mode's defaults fill in missing amounts.
     pub reservation_resources: Value,
     /// Priority class of reservation pods; empty for none.

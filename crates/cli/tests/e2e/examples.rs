@@ -90,6 +90,19 @@ fn example_gang() {
 }
 
 #[test]
+fn example_volumes() {
+    scenario(&playground(), async |cluster| {
+        apply(cluster, example!("volumes.yaml")).await;
+        cluster
+            .until("the gang runs", |cluster| running(cluster, "train") == 2)
+            .await;
+        assert_eq!(nodes_of(&pods_of(cluster, "train")).len(), 2);
+        let words = "node(s) didn't find available persistent volumes to bind";
+        until_waiting(cluster, "without-disk", 1, words).await;
+    });
+}
+
+#[test]
 fn example_topology() {
     scenario(&playground(), async |cluster| {
         apply(cluster, example!("topology.yaml")).await;

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use kai_api::{Backoff, Object, ObjectKey};
+use kai_api::{Backoff, Object, ObjectKey, VolumeClaim};
 use kai_cluster::{Context, EventRecorder, Informer, Selection, Subscription, WorkQueue, WorkResult};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -50,6 +50,8 @@ enum Kind {
     CronJob,
     Claim,
     Volume,
+    /// A pod with ephemeral volumes.
+    EphemeralClaims,
     Namespace,
     /// A node that has pods and does not exist.
     DeletedNode,
@@ -179,6 +181,11 @@ impl Inner {
             self.enqueue_changed(&namespaces, Kind::Namespace);
             for (key, pod) in pods.take() {
                 self.enqueue_owner(&key, pod.as_deref());
+                let is_ephemeral = |claim: &VolumeClaim| matches!(claim, VolumeClaim::Ephemeral { .. });
+                let waiting = pod.as_deref().filter(|pod| pod.node_name().is_none());
+                if waiting.is_some_and(|pod| pod.volume_claims().iter().any(is_ephemeral)) {
+                    self.queue.add((Kind::EphemeralClaims, key.clone()));
+                }
                 if let Some(node) = pod.as_deref().and_then(kai_api::Pod::node_name) {
                     self.enqueue_if_node_is_missing(node);
                 }

@@ -48,6 +48,7 @@ impl Inner {
             },
             Kind::Claim => self.claim(key).await,
             Kind::Volume => self.volume(key).await,
+            Kind::EphemeralClaims => self.ephemeral_claims(key).await,
             Kind::Namespace => self.namespace(key).await,
             Kind::DeletedNode => self.deleted_node(key).await,
         }

@@ -1,5 +1,9 @@
 //! PersistentVolumes: binds existing volumes to claims, and provisions volumes of StorageClasses with the simulated provisioner. Nothing
 //! is stored on disk. Pure functions choose the volume of a claim.
+//!
+//! Claims of a class that waits for the first consumer follow the protocol of Kubernetes: a scheduler reserves a volume for the claim
+//! (`claimRef`), or names a node on the claim; the provisioner makes a volume for that node, or refuses the node by removing its name.
+//! The parameters of a class say how its provisioner behaves (see [`Provisioner`]).
 
 use kai_api::{Object, ObjectKey, VolumeBinding};
 use kai_cluster::{Error, Part, Patch, Selection, Severity, Target};
@@ -43,7 +47,11 @@ impl Inner {
             }
             return Ok(None);
         }
-        match suitable(claim, &volumes) {
+        let waits = class_name(claim).is_some_and(|name| {
+            let class = self.classes.get(&ObjectKey::new("", name));
+            class.is_some_and(|class| class.volume_binding() == VolumeBinding::WaitForFirstConsumer)
+        });
+        match suitable(claim, &volumes, waits) {
             Some(volume) => self.bind(key, claim, volume).await?,
             None => self.provision(key, claim).await?,
         }
@@ -112,7 +120,25 @@ impl Inner {
             .get_value(Target::of::<kai_api::StorageClass>("", name))
             .await?
             .unwrap_or_default();
-        let volume = new_volume(&key.namespace, claim, &class);
+        let provisioner = Provisioner::of(&class);
+        let node = claim.metadata.annotations.text(SELECTED_NODE).unwrap_or_default();
+        if provisioner.never_answers {
+            return Ok(());
+        }
+        if provisioner.full_nodes.iter().any(|full| full == node) {
+            let message = format!("failed to provision volume: no capacity on node {node}");
+            self.warn(claim, "ProvisioningFailed", message).await;
+            let refuse = json!({ "metadata": { "annotations": { SELECTED_NODE: null } } });
+            client.patch(target_of(key), Part::Object, Patch::Merge(refuse)).await?;
+            return Ok(());
+        }
+        let mut volume = new_volume(&key.namespace, claim, &class);
+        if let Some(label) = provisioner.topology_key {
+            let node = client.get_metadata(Target::of::<kai_api::Node>("", node)).await?;
+            let value = node.and_then(|node| node.labels.text(&label).map(str::to_owned));
+            let term = json!({ "matchExpressions": [{ "key": label, "operator": "In", "values": [value.unwrap_or_default()] }] });
+            volume["spec"]["nodeAffinity"] = json!({ "required": { "nodeSelectorTerms": [term] } });
+        }
         let message = format!(
             "Successfully provisioned volume {}",
             volume["metadata"]["name"].as_str().unwrap_or_default()
@@ -161,6 +187,65 @@ impl Inner {
     }
 }
 
+/// How the simulated provisioner serves a class, by the class's parameters.
+#[derive(Debug, Default)]
+struct Provisioner {
+    /// `topologyKey`: volumes can be used on nodes with the same value of this label as the selected node.
+    topology_key: Option<String>,
+    /// `fullNodes`, separated by commas: nodes for which it makes no volumes.
+    full_nodes: Vec<String>,
+    /// `neverAnswers: "true"`: it neither makes a volume nor refuses a node.
+    never_answers: bool,
+}
+
+impl Provisioner {
+    fn of(class: &Value) -> Provisioner {
+        let parameter = |name: &str| class["parameters"][name].as_str().map(str::to_owned);
+        let full_nodes = parameter("fullNodes").unwrap_or_default();
+        Provisioner {
+            topology_key: parameter("topologyKey"),
+            full_nodes: full_nodes.split_terminator(',').map(str::to_owned).collect(),
+            never_answers: parameter("neverAnswers").as_deref() == Some("true"),
+        }
+    }
+}
+
+impl Inner {
+    /// Creates the claims of a pod's ephemeral volumes.
+    pub(super) async fn ephemeral_claims(&self, key: &ObjectKey) -> Result<RequeueAfter, Error> {
+        let Some(pod) = self
+            .context
+            .client
+            .get_value(Target::of::<kai_api::Pod>(&key.namespace, &key.name))
+            .await?
+        else {
+            return Ok(None);
+        };
+        let owner = json!([{
+            "apiVersion": "v1", "kind": "Pod", "name": &*key.name, "uid": pod["metadata"]["uid"], "controller": true,
+            "blockOwnerDeletion": true,
+        }]);
+        for volume in pod["spec"]["volumes"].as_array().into_iter().flatten() {
+            let template = &volume["ephemeral"]["volumeClaimTemplate"];
+            if template.is_null() {
+                continue;
+            }
+            let mut metadata = template["metadata"].as_object().cloned().unwrap_or_default();
+            let name = format!("{}-{}", key.name, volume["name"].as_str().unwrap_or_default());
+            metadata.insert("name".to_owned(), name.into());
+            metadata.insert("ownerReferences".to_owned(), owner.clone());
+            let claim = json!({ "metadata": metadata, "spec": template["spec"] });
+            ignore_conflict(
+                self.context
+                    .client
+                    .create(&Claim::RESOURCE, &key.namespace, claim)
+                    .await,
+            )?;
+        }
+        Ok(None)
+    }
+}
+
 fn target_of(key: &ObjectKey) -> Target<'_> {
     Target::of::<Claim>(&key.namespace, &key.name)
 }
@@ -170,14 +255,16 @@ fn class_name(of: &Workload) -> Option<&str> {
     of.spec["storageClassName"].as_str().filter(|name| !name.is_empty())
 }
 
-/// The smallest volume that fits the claim. A volume reserved for the claim comes first.
-fn suitable<'a>(claim: &Workload, volumes: &'a [Workload]) -> Option<&'a Workload> {
+/// The smallest volume that fits the claim. A volume reserved for the claim comes first; for a claim that waits for its first consumer no
+/// other volume will do.
+fn suitable<'a>(claim: &Workload, volumes: &'a [Workload], waits: bool) -> Option<&'a Workload> {
     let live = volumes.iter().filter(|volume| !volume.metadata.is_terminating());
     if let Some(name) = claim.spec["volumeName"].as_str().filter(|name| !name.is_empty()) {
         let mut named = live.filter(|volume| volume.name() == name);
         return named.find(|volume| is_free_for(volume, claim));
     }
     let fitting = live.filter(|volume| is_free_for(volume, claim) && fits(volume, claim));
+    let fitting = fitting.filter(|volume| !waits || !volume.spec["claimRef"].is_null());
     fitting.min_by_key(|volume| (volume.spec["claimRef"].is_null(), capacity(volume), volume.name()))
 }
 
@@ -280,7 +367,13 @@ mod tests {
                 "resources": { "requests": { "storage": "2Gi" } } });
             spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             let claim = object(claim, spec);
-            assert_eq!(suitable(&claim, &volumes).map(Workload::name), expect, "{}", claim.spec);
+            let found = suitable(&claim, &volumes, false).map(Workload::name);
+            assert_eq!(found, expect, "{}", claim.spec);
+            let reserved = suitable(&claim, &volumes, true).map(Workload::name);
+            assert_eq!(
+                reserved,
+                expect.filter(|_| claim.name() == "mine" || more["volumeName"] == "large")
+            );
         };
         check("c", json!({}), Some("small"));
         check("c", json!({ "storageClassName": "fast" }), Some("fast"));

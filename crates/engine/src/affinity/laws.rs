@@ -219,7 +219,7 @@ fn apply(cluster: &mut Cluster, step: &Step) {
             let row = cluster.ledger.pod(pod);
             let is_evicted = row.placement.status == Status::Releasing && row.evicted_from.is_some();
             if row.placement.status == Status::Pending || is_evicted && row.old_placement.is_none() {
-                cluster.ledger.pipeline(pod, node, Default::default());
+                cluster.ledger.pipeline(pod, node, Default::default(), None);
             }
         }
         Step::Evict(name) => {

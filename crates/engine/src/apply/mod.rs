@@ -31,6 +31,14 @@ impl Cluster {
                 self.domains.specs.remove(&name);
                 self.domains.clear();
             }
+            Event::VolumePool(spec) => {
+                self.explanations.rejections.clear();
+                self.volume_pools.insert(spec);
+            }
+            Event::VolumePoolGone(name) => {
+                self.explanations.rejections.clear();
+                self.volume_pools.remove(&name);
+            }
             Event::Usage(usage) => self.apply_usage(&usage),
         }
     }

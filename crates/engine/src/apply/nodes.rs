@@ -88,6 +88,7 @@ impl Cluster {
     fn node_changed(&mut self) {
         self.indexes.clear();
         self.domains.clear();
+        self.volume_pools.nodes_changed();
         self.ledger.changed_nodes.invalidate();
         self.ledger.present_nodes = self.node_ids.len();
         self.gpu_memory_changed = true;

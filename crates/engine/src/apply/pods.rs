@@ -1,22 +1,25 @@
 //! Events about pods.
 
+use std::sync::Arc;
+
 use crate::affinity::TermsState;
 use crate::cluster::Cluster;
 use crate::ids::{GangId, PodId, ShapeId, Symbol};
-use crate::model::{AFFINITY_TERMS_MAX, Millis, PodKind, PodPhase, PodSpec, TaskRank};
+use crate::model::{AFFINITY_TERMS_MAX, Constraints, Millis, PodKind, PodPhase, PodSpec, TaskRank};
 use crate::reasons::Refusal;
 use crate::report::Status;
-use crate::tables::{PackedLabels, Placement, Pod, add_row};
+use crate::tables::{ChosenVolume, ChosenVolumes, PackedLabels, Placement, Pod, add_row};
 
 impl Cluster {
     pub(super) fn apply_pod(&mut self, mut spec: PodSpec) {
         limit_affinity_terms(&mut spec);
         let namespace = self.ledger.symbols.intern(&spec.namespace);
         let labels = PackedLabels::new(&spec.labels);
-        let (requests, constraints) = (
+        let (requests, mut constraints) = (
             std::mem::take(&mut spec.requests),
             std::mem::take(&mut spec.constraints),
         );
+        let claims = names_of_claims(&mut constraints);
         let shape = self.shape_id(requests, constraints, namespace);
         let known = self.pod_ids.get(spec.uid.as_str()).map(|id| self.ledger.pod(*id));
         // Most events of a pod leave these as they are; then the pod keeps its place in the affinity index.
@@ -29,6 +32,7 @@ impl Cluster {
         self.ledger.pods[id.index()] = Pod {
             observed_node_name,
             gang,
+            claims,
             ..self.pod_row(spec, namespace, shape, labels)
         };
         match kept {
@@ -60,6 +64,7 @@ impl Cluster {
             status,
             node,
             gpu_groups: groups.iter().map(|name| self.gpu_group_names.id(name)).collect(),
+            volumes: in_flight_volumes(spec, status),
         };
         (name, placement)
     }
@@ -91,6 +96,7 @@ impl Cluster {
             deletion: spec.deletion,
             nominated: spec.nominated_node.as_deref().map(|name| symbols.intern(name)),
             refused: spec.refused.map(Box::new),
+            claims: None,
             observed_node_name: None,
             observed: Placement::none(Status::Unknown),
             placement: Placement::none(Status::Unknown),
@@ -160,6 +166,25 @@ impl Cluster {
     }
 }
 
+/// Takes the names of the claims out of the constraints: pods whose claims differ in nothing else have one shape.
+fn names_of_claims(constraints: &mut Constraints) -> Option<Box<[Arc<str>]>> {
+    let claims = &mut constraints.claims;
+    let names = claims.iter_mut().map(|claim| std::mem::take(&mut claim.claim).into());
+    let names: Box<[Arc<str>]> = names.collect();
+    (!names.is_empty()).then_some(names)
+}
+
+/// The volumes that a binding in flight takes.
+fn in_flight_volumes(spec: &PodSpec, status: Status) -> ChosenVolumes {
+    let bind = spec.bind_in_flight.as_ref().filter(|_| status == Status::Binding)?;
+    let chosen = bind.volumes.iter().map(|choice| ChosenVolume {
+        claim: choice.claim.as_str().into(),
+        volume: choice.volume.as_deref().map(Arc::from),
+    });
+    let chosen: Arc<[ChosenVolume]> = chosen.collect();
+    (!chosen.is_empty()).then_some(chosen)
+}
+
 /// Refuses a pod with too many affinity terms, and drops the terms beyond the bound: such a pod may be running already.
 fn limit_affinity_terms(spec: &mut PodSpec) {
     let (near, away) = (&mut spec.constraints.affinity, &mut spec.constraints.anti_affinity);
@@ -226,6 +251,7 @@ fn absent_pod() -> Pod {
         deletion: None,
         nominated: None,
         refused: None,
+        claims: None,
         observed_node_name: None,
         observed: Placement::none(Status::Unknown),
         placement: Placement::none(Status::Unknown),

@@ -179,7 +179,7 @@ fn pipeline(ledger: &mut Ledger, pod: PodId, strategy: PlacementStrategy) -> boo
         Some(GpuGroupIds::new())
     };
     let Some(groups) = groups else { return false };
-    ledger.pipeline(pod, node, groups);
+    ledger.pipeline(pod, node, groups, None);
     true
 }
 

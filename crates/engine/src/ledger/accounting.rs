@@ -134,6 +134,7 @@ impl Ledger {
 /// The resources of a node.
 impl Ledger {
     pub(super) fn add_to_node(&mut self, pod: PodId, placement: &Placement) {
+        self.use_volumes(placement, 1);
         let Some(node) = placement.node.filter(|_| placement.status.is_active_used()) else {
             return;
         };
@@ -144,6 +145,7 @@ impl Ledger {
     }
 
     pub(super) fn remove_from_node(&mut self, pod: PodId, placement: &Placement) {
+        self.use_volumes(placement, -1);
         let Some(node) = placement.node.filter(|_| placement.status.is_active_used()) else {
             return;
         };

@@ -1,11 +1,13 @@
 //! The journal of a cycle: how each change of the ledger is undone.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::Ledger;
 use crate::ids::{GpuGroupId, NodeId, PodId};
 use crate::report::Status;
-use crate::tables::{FreeResources, GpuGroup, Placement};
+use crate::tables::{ChosenVolume, FreeResources, GpuGroup, Placement};
 
 /// How to undo one change: the values from before it.
 #[derive(Clone, Debug)]
@@ -30,6 +32,11 @@ pub(super) enum Undo {
         node: NodeId,
         id: GpuGroupId,
         old: Option<GpuGroup>,
+    },
+    Volumes {
+        node: Option<NodeId>,
+        volumes: Arc<[ChosenVolume]>,
+        sign: i32,
     },
     PodAdded {
         node: NodeId,
@@ -107,6 +114,7 @@ impl Ledger {
             Undo::Free { .. }
             | Undo::Extended { .. }
             | Undo::GpuGroup { .. }
+            | Undo::Volumes { .. }
             | Undo::PodAdded { .. }
             | Undo::PodRemoved { .. } => None,
         });
@@ -151,6 +159,7 @@ impl Ledger {
                 self.changed_nodes.push(node);
             }
             Undo::GpuGroup { node, id, old } => self.restore_gpu_group(node, id, old),
+            Undo::Volumes { node, volumes, sign } => self.volumes.count(node, &volumes, -sign),
             Undo::PodAdded { node } => {
                 if let Some(pod) = self.nodes[node.index()].pods.pop() {
                     self.count_terms(pod, node, -1);

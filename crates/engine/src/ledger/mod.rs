@@ -9,6 +9,7 @@ mod changed_nodes;
 mod cores;
 mod journal;
 mod operations;
+mod volumes;
 
 use std::cell::Cell;
 
@@ -21,6 +22,7 @@ use changed_nodes::ChangedNodes;
 pub(crate) use cores::{CoreChange, QueueRequest};
 pub(crate) use journal::Checkpoint;
 use journal::Undo;
+pub(crate) use volumes::VolumeUses;
 
 /// The tables and their journal.
 #[derive(Clone, Debug, Default)]
@@ -39,6 +41,8 @@ pub(crate) struct Ledger {
     pub(crate) gpu_shares_in_use: i64,
     /// Number of background pods in pod sets.
     pub(crate) background_pods: usize,
+    /// The volumes and claims that placements use.
+    pub(crate) volumes: VolumeUses,
     /// Number of rows in `nodes` that hold a node.
     pub(crate) present_nodes: usize,
     /// See [`Ledger::note_work`].

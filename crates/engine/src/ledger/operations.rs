@@ -4,12 +4,12 @@ use super::Ledger;
 use crate::fit::fits_on_gpus;
 use crate::ids::{NodeId, PodId};
 use crate::report::Status;
-use crate::tables::{GpuGroupIds, Placement, When};
+use crate::tables::{ChosenVolumes, GpuGroupIds, Placement, When};
 
 /// Operations of a cycle.
 impl Ledger {
     /// Binds a pending pod.
-    pub(crate) fn bind(&mut self, pod: PodId, node: NodeId, gpu_groups: GpuGroupIds) {
+    pub(crate) fn bind(&mut self, pod: PodId, node: NodeId, gpu_groups: GpuGroupIds, volumes: ChosenVolumes) {
         assert_eq!(
             self.pod(pod).placement.status,
             Status::Pending,
@@ -19,6 +19,7 @@ impl Ledger {
             status: Status::Binding,
             node: Some(node),
             gpu_groups,
+            volumes,
         };
         self.add_to_node(pod, &placement);
         self.set_placement(pod, placement, None, None);
@@ -26,7 +27,7 @@ impl Ledger {
 
     /// Pipelines a pod to a node on which resources are being released. A pod that was evicted before keeps its old placement, which
     /// it occupies until it has terminated.
-    pub(crate) fn pipeline(&mut self, pod: PodId, node: NodeId, gpu_groups: GpuGroupIds) {
+    pub(crate) fn pipeline(&mut self, pod: PodId, node: NodeId, gpu_groups: GpuGroupIds, volumes: ChosenVolumes) {
         let row = self.pod(pod);
         let (old, evicted_from) = (row.placement.clone(), row.evicted_from);
         let mut old_placement = row.old_placement.clone();
@@ -42,6 +43,7 @@ impl Ledger {
             status: Status::Pipelined,
             node: Some(node),
             gpu_groups,
+            volumes,
         };
         self.add_to_node(pod, &placement);
         self.set_placement(pod, placement, old_placement, evicted_from);

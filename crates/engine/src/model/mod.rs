@@ -14,6 +14,7 @@ mod queue;
 mod resources;
 mod selector;
 mod topology;
+mod volume;
 
 pub use config::{Action, Config, GpuJobOrder, MinRuntimeResolve, PlacementStrategies, PlacementStrategy};
 pub use gang::{
@@ -34,6 +35,7 @@ pub use queue::{QueueSpec, Usage};
 pub use resources::{PerResource, QueueResources};
 pub use selector::{LabelSelector, Labels, NodeSelectorTerm, Operator, Requirement, WeightedNodeTerm};
 pub use topology::{TopologyLevel, TopologySpec};
+pub use volume::{FreeVolume, NewVolumes, UnboundClaim, VolumeChoice, VolumePoolSpec};
 
 /// A change of one object. The order of events about different objects has no effect on decisions.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,6 +62,10 @@ pub enum Event {
     Topology(TopologySpec),
     /// The topology of this name was removed.
     TopologyGone(String),
+    /// A pool of volumes was added or changed.
+    VolumePool(VolumePoolSpec),
+    /// The pool of this name was removed.
+    VolumePoolGone(String),
     /// Historic usage of a queue, for time-based fair share.
     Usage(Usage),
 }

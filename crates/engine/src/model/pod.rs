@@ -1,6 +1,9 @@
 //! Pods.
 
-use super::{GangKey, GpuFraction, LabelSelector, Labels, Millis, NodeSelectorTerm, ShareTerms, WeightedNodeTerm};
+use super::{
+    GangKey, GpuFraction, LabelSelector, Labels, Millis, NodeSelectorTerm, ShareTerms, UnboundClaim, VolumeChoice,
+    WeightedNodeTerm,
+};
 use crate::reasons::Refusal;
 use crate::steps;
 
@@ -84,6 +87,8 @@ pub struct BindInFlight {
     pub node: String,
     /// The chosen GPU groups.
     pub gpu_groups: Vec<String>,
+    /// What the claims get that had no volume.
+    pub volumes: Vec<VolumeChoice>,
 }
 
 /// The resource requests of a pod, including init containers, sidecars and overhead.
@@ -155,6 +160,10 @@ pub struct Constraints {
     pub anti_affinity: Affinity,
     /// Requirements of a pod with a GPU share.
     pub share: ShareTerms,
+    /// The nodes that can use each volume of the pod: one term of each list must match.
+    pub volume_nodes: Vec<Vec<NodeSelectorTerm>>,
+    /// The claims of the pod that have no volume yet, those with the fewest suitable volumes first.
+    pub claims: Vec<UnboundClaim>,
 }
 
 /// A toleration.

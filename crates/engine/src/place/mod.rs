@@ -11,6 +11,7 @@ mod pod;
 mod score;
 mod shape_index;
 mod topology;
+mod volumes;
 mod weights;
 
 pub(crate) use devices::{DeviceChoice, choose_devices};
@@ -19,3 +20,4 @@ pub(crate) use gang::{NodeSet, PlacementFailure, PlacementMode, Scope};
 pub(crate) use inter_pod::InterPodRules;
 pub(crate) use node_check::static_check;
 pub(crate) use shape_index::ShapeIndexes;
+pub(crate) use volumes::{VolumePools, VolumeRules};

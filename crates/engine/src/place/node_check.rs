@@ -14,6 +14,7 @@ pub(crate) fn static_check(node: &Node, shape: &Shape) -> Result<i64, Check> {
     let Constraints {
         node_selector,
         required_nodes,
+        volume_nodes,
         preferred_nodes,
         tolerations,
         ..
@@ -29,6 +30,9 @@ pub(crate) fn static_check(node: &Node, shape: &Shape) -> Result<i64, Check> {
         .all(|(key, value)| node.labels.get(key) == Some(value));
     if !selected || required_nodes.as_ref().is_some_and(|terms| !terms.iter().any(matches)) {
         return Err(Check::NodeAffinity);
+    }
+    if !volume_nodes.iter().all(|terms| terms.iter().any(matches)) {
+        return Err(Check::VolumeNodes);
     }
     let preferred: i64 = preferred_nodes
         .iter()

@@ -10,9 +10,9 @@ use crate::model::{Gpus, PlacementStrategy, Preemptibility, QueueResources};
 use crate::place::gang::{Attempt, topology_scores_for};
 use crate::place::score::NodeScore;
 use crate::place::topology::TopologyScores;
-use crate::place::{DeviceChoice, InterPodRules, PlacementMode, Scope, choose_devices, weights};
+use crate::place::{DeviceChoice, InterPodRules, PlacementMode, Scope, VolumeRules, choose_devices, weights};
 use crate::share;
-use crate::tables::{Placement, Shape, When, ceil_hundredths};
+use crate::tables::{ChosenVolumes, Placement, Shape, When, ceil_hundredths};
 
 /// The checks of a node for one pod that the shape index does not know.
 struct NodeFilter<'f> {
@@ -21,6 +21,7 @@ struct NodeFilter<'f> {
     shape: &'f Shape,
     scope: Scope<'f>,
     inter_pod: Option<&'f InterPodRules<'f>>,
+    volumes: Option<&'f VolumeRules<'f>>,
     /// The bounds of the gang's queues, if the charge of the pod depends on the node.
     bounds: Option<QueueBounds>,
     strategy: PlacementStrategy,
@@ -65,8 +66,8 @@ impl QueueBounds {
 }
 
 impl NodeFilter<'_> {
-    /// The node, and its devices for a pod that shares GPUs; `None` = the node rejects the pod.
-    fn accept(&self, node: NodeId) -> Option<(NodeId, Option<DeviceChoice>)> {
+    /// The node, and what the pod gets there; `None` = the node rejects the pod.
+    fn accept(&self, node: NodeId) -> Option<Accepted> {
         let NodeFilter { ledger, pod, shape, .. } = *self;
         ledger.note_work(1);
         if !self.scope.allowed.contains(node) {
@@ -81,13 +82,26 @@ impl NodeFilter<'_> {
                 return None;
             }
         }
-        if !shape.is_shared() {
-            return Some((node, None));
-        }
-        let only_pipeline = self.mode == PlacementMode::Simulated;
-        let devices = choose_devices(ledger, pod, node, self.strategy, only_pipeline)?;
-        Some((node, Some(devices)))
+        let volumes = match self.volumes {
+            Some(rules) => rules.choose(node)?,
+            None => None,
+        };
+        let devices = if shape.is_shared() {
+            let only_pipeline = self.mode == PlacementMode::Simulated;
+            Some(choose_devices(ledger, pod, node, self.strategy, only_pipeline)?)
+        } else {
+            None
+        };
+        Some(Accepted { node, devices, volumes })
     }
+}
+
+/// A node that accepts a pod, and what the pod gets there.
+struct Accepted {
+    node: NodeId,
+    /// For a pod that shares GPUs.
+    devices: Option<DeviceChoice>,
+    volumes: ChosenVolumes,
 }
 
 /// Scores of nodes that depend on the pod and not only on its shape.
@@ -138,12 +152,20 @@ impl Cycle<'_> {
             return false;
         }
         let gang = ledger.gang(attempt.gang);
+        let volumes = match &row.claims {
+            Some(_) => {
+                self.volume_pools.update_for(ledger, pod);
+                VolumeRules::of(ledger, self.volume_pools, pod)
+            }
+            None => None,
+        };
         let filter = NodeFilter {
             ledger,
             pod,
             shape: ledger.shape(row.shape),
             scope,
             inter_pod: rules.as_ref(),
+            volumes: volumes.as_ref(),
             bounds: QueueBounds::of(ledger, attempt, pod),
             strategy: self.config.placement.gpu,
             mode: attempt.mode,
@@ -176,13 +198,14 @@ impl Cycle<'_> {
             }
         };
         drop(rules);
-        let Some((node, devices)) = found else { return false };
-        self.commit_placement(pod, node, devices, attempt.mode);
+        let Some(accepted) = found else { return false };
+        self.commit_placement(pod, accepted, attempt.mode);
         true
     }
 
     /// Writes the chosen node to the ledger: the pod is bound, pipelined, or kept where it was.
-    fn commit_placement(&mut self, pod: PodId, node: NodeId, devices: Option<DeviceChoice>, mode: PlacementMode) {
+    fn commit_placement(&mut self, pod: PodId, accepted: Accepted, mode: PlacementMode) {
+        let Accepted { node, devices, volumes } = accepted;
         let ledger = &*self.ledger;
         let row = ledger.pod(pod);
         let (gpu_groups, must_wait) = match devices {
@@ -194,7 +217,7 @@ impl Cycle<'_> {
             }
         };
         if mode == PlacementMode::Real && !must_wait {
-            return self.ledger.bind(pod, node, gpu_groups);
+            return self.ledger.bind(pod, node, gpu_groups, volumes);
         }
         // An evicted pod is kept if it gets the place that it has, or the one that it left when it was moved before.
         let is_same =
@@ -205,7 +228,7 @@ impl Cycle<'_> {
         if row.evicted_from.is_some() && (is_same(&row.placement) || keeps_promise()) {
             return self.ledger.undo_eviction(pod);
         }
-        self.ledger.pipeline(pod, node, gpu_groups);
+        self.ledger.pipeline(pod, node, gpu_groups, volumes);
     }
 }
 

@@ -206,6 +206,10 @@ pub enum Check {
     ComputeModeInUse,
     /// The node condition for GPU shares is not met.
     Fractioning(FractioningCondition),
+    /// The node can't use a volume of the pod.
+    VolumeNodes,
+    /// A claim of the pod has no volume yet and can't get one there.
+    VolumesToBind,
     /// What the pod would be charged on the node exceeds a queue bound.
     QueueBound,
     /// Outside the topology domain.

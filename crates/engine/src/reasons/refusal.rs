@@ -21,15 +21,44 @@ pub enum Refusal {
         /// The claim.
         claim: String,
     },
+    /// Kubernetes has not yet created the claim of an ephemeral volume of the pod.
+    EphemeralClaimMissing {
+        /// The claim.
+        claim: String,
+    },
+    /// The claim of an ephemeral volume of the pod belongs to something else.
+    EphemeralClaimForeign {
+        /// The claim.
+        claim: String,
+    },
+    /// A volume claim of the pod is being deleted.
+    VolumeClaimDeleted {
+        /// The claim.
+        claim: String,
+    },
     /// A volume claim of the pod lost its volume.
     VolumeClaimLost {
         /// The claim.
         claim: String,
+        /// The volume that it was bound to.
+        volume: String,
     },
-    /// A volume claim of the pod is not bound.
+    /// A volume claim of the pod is not bound, and does not wait for a pod.
     VolumeClaimUnbound {
         /// The claim.
         claim: String,
+    },
+    /// A volume claim of the pod is not bound, and its storage class does not exist.
+    StorageClassMissing {
+        /// The claim.
+        claim: String,
+        /// The storage class.
+        class: String,
+    },
+    /// The pod has more volume claims without a volume than this.
+    UnboundClaimsExceeded {
+        /// The bound.
+        max: usize,
     },
     /// The volume of a claim of the pod does not exist.
     VolumeMissing {
@@ -38,7 +67,7 @@ pub enum Refusal {
         /// The claim that is bound to it.
         claim: String,
     },
-    /// A field of a volume of the pod is invalid.
+    /// A field of a volume or of a claim of the pod is invalid.
     VolumeInvalid(Box<Problem>),
     /// The node affinities of the pod's volumes have more combinations than this.
     VolumeTermsExceeded {

@@ -511,6 +511,8 @@ fn relax(trials: &mut Trials<'_>, base: &Outcome) -> Option<Vec<Step>> {
         | Check::GpuMemoryUnknown
         | Check::SmSharingOnly
         | Check::Fractioning(_)
+        | Check::VolumeNodes
+        | Check::VolumesToBind
         | Check::QueueBound => None,
     };
     let mut constraints: Vec<Constraint> = match base.failure(trials.gang)? {

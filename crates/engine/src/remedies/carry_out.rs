@@ -138,7 +138,10 @@ impl Cluster {
     fn waiting_pod_spec(&self, pod: PodId) -> PodSpec {
         let row = self.ledger.pod(pod);
         let text = |symbol| self.ledger.symbols.text(symbol).to_owned();
-        let (requests, constraints) = self.request_of_shape(row.shape);
+        let (requests, mut constraints) = self.request_of_shape(row.shape);
+        for (claim, name) in constraints.claims.iter_mut().zip(row.claims.iter().flatten()) {
+            claim.claim = name.to_string();
+        }
         PodSpec {
             uid: row.uid.to_string(),
             namespace: text(row.namespace),

@@ -116,6 +116,8 @@ fn missing(node: &Node, shape: &Shape, check: Check) -> (i64, i64) {
         | Check::SmSharingOnly
         | Check::ComputeModeInUse
         | Check::Fractioning(_)
+        | Check::VolumeNodes
+        | Check::VolumesToBind
         | Check::QueueBound
         | Check::Domain => (0, 0),
     };

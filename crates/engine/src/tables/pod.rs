@@ -14,12 +14,24 @@ use crate::tables::PackedLabels;
 /// The GPU groups of a pod: one in nearly all cases.
 pub(crate) type GpuGroupIds = SmallVec<[GpuGroupId; 1]>;
 
-/// Status, node and GPU groups of a pod, as accounted.
+/// What the claims of a pod get that had no volume; `None` if there are no such claims.
+pub(crate) type ChosenVolumes = Option<Arc<[ChosenVolume]>>;
+
+/// What a claim gets.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ChosenVolume {
+    pub(crate) claim: Arc<str>,
+    /// `None` = a new volume for the pod's node.
+    pub(crate) volume: Option<Arc<str>>,
+}
+
+/// Status, node, GPU groups and volumes of a pod, as accounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Placement {
     pub(crate) status: Status,
     pub(crate) node: Option<NodeId>,
     pub(crate) gpu_groups: GpuGroupIds,
+    pub(crate) volumes: ChosenVolumes,
 }
 
 impl Placement {
@@ -29,6 +41,7 @@ impl Placement {
             status,
             node: None,
             gpu_groups: GpuGroupIds::new(),
+            volumes: None,
         }
     }
 }
@@ -58,6 +71,8 @@ pub(crate) struct Pod {
     pub(crate) deletion: Option<Millis>,
     pub(crate) nominated: Option<Symbol>,
     pub(crate) refused: Option<Box<Refusal>>,
+    /// The names of the shape's claims, in the same order; `None` if there are none.
+    pub(crate) claims: Option<Box<[Arc<str>]>>,
     /// Name of the node of `observed`, also while the engine knows no such node.
     pub(crate) observed_node_name: Option<Symbol>,
     /// The placement that events show, or that a reported decision assumes.

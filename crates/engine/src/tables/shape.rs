@@ -164,15 +164,16 @@ impl Shape {
         self.requested(None).gpus
     }
 
-    /// Whether other pods limit where the pod can be placed: by host ports, affinity or anti-affinity.
+    /// Whether other pods limit where the pod can be placed: by host ports, affinity, anti-affinity or volumes.
     pub(crate) fn depends_on_other_pods(&self) -> bool {
         let Constraints {
             host_ports,
             affinity,
             anti_affinity,
+            claims,
             ..
         } = &self.constraints;
-        !host_ports.is_empty() || !affinity.is_empty() || !anti_affinity.is_empty()
+        !host_ports.is_empty() || !affinity.is_empty() || !anti_affinity.is_empty() || !claims.is_empty()
     }
 }
 

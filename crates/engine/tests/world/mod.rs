@@ -11,16 +11,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::kai_engine::Cluster;
 use super::kai_engine::model::{
-    BindInFlight, Config, Constraints, Event, FractioningCondition, GangKey, GangSpec, GpuFraction, GpuRequest,
-    HostPort, LabelSelector, MemoryKind, MigStrategy, Millis, NodeCondition, NodeSpec, Operator, PlacementStrategy,
-    PodAffinityTerm, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests, Requirement, ResourceQuota, SubGroupSpec,
-    Taint, TaintEffect, TaskRank, Toleration, TopologyConstraint, TopologyLevel, TopologySpec, Usage,
+    BindInFlight, Config, Constraints, Event, FractioningCondition, FreeVolume, GangKey, GangSpec, GpuFraction,
+    GpuRequest, HostPort, LabelSelector, MemoryKind, MigStrategy, Millis, NewVolumes, NodeCondition, NodeSelectorTerm,
+    NodeSpec, Operator, PlacementStrategy, PodAffinityTerm, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests,
+    Requirement, ResourceQuota, SubGroupSpec, Taint, TaintEffect, TaskRank, Toleration, TopologyConstraint,
+    TopologyLevel, TopologySpec, UnboundClaim, Usage, VolumePoolSpec,
 };
 use super::kai_engine::reasons::Refusal;
 use super::kai_engine::report::{Decision, Report};
 use account::{PlacedPods, fits, placed_pods};
 use plan::{
-    GangPlan, Gpu, Level, NodeKind, NodePlan, Pace, QueuePlan, Rule, Scene, Shape, SpecialPod, Step, TopologyPlan,
+    ClaimPlan, GangPlan, Gpu, Level, NodeKind, NodePlan, Pace, QueuePlan, Rule, Scene, Shape, SpecialPod, Step,
+    TopologyPlan,
 };
 
 pub(crate) const MIB: i64 = 1 << 20;
@@ -67,6 +69,9 @@ pub(crate) struct World {
     pub(crate) usage: BTreeMap<String, Usage>,
     pub(crate) gangs: BTreeMap<GangKey, GangSpec>,
     pub(crate) pods: BTreeMap<String, PodSpec>,
+    pub(crate) pools: BTreeMap<String, VolumePoolSpec>,
+    /// The nodes that can use the volume of each claim that is bound.
+    pub(crate) bound_claims: BTreeMap<String, Vec<NodeSelectorTerm>>,
     gang_count: usize,
 }
 
@@ -92,9 +97,14 @@ impl World {
             usage: BTreeMap::new(),
             gangs: BTreeMap::new(),
             pods: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            bound_claims: BTreeMap::new(),
             gang_count: 0,
         };
         world.apply(Event::Topology(topology()));
+        for pool in volume_pools() {
+            world.apply(Event::VolumePool(pool));
+        }
         for (at, plan) in scene.nodes.iter().enumerate() {
             world.apply(Event::Node(node(&format!("n{at}"), plan)));
         }
@@ -186,6 +196,7 @@ impl World {
     /// All objects as one event each.
     pub(crate) fn snapshot(&self) -> Vec<Event> {
         let mut events = vec![Event::Topology(topology())];
+        events.extend(self.pools.values().cloned().map(Event::VolumePool));
         events.extend(self.nodes.values().cloned().map(Event::Node));
         events.extend(self.queues.values().cloned().map(Event::Queue));
         events.extend(self.usage.values().cloned().map(Event::Usage));
@@ -215,6 +226,8 @@ impl World {
             Event::Queue(queue) => drop(self.queues.insert(queue.name.clone(), queue)),
             Event::QueueGone(name) => drop(self.queues.remove(&name)),
             Event::Usage(usage) => drop(self.usage.insert(usage.queue.clone(), usage)),
+            Event::VolumePool(pool) => drop(self.pools.insert(pool.name.clone(), pool)),
+            Event::VolumePoolGone(name) => drop(self.pools.remove(&name)),
             Event::Topology(_) | Event::TopologyGone(_) => {}
         }
     }
@@ -233,6 +246,7 @@ impl World {
                     pod.bind_in_flight = Some(BindInFlight {
                         node: placed.node.to_string(),
                         gpu_groups: placed.gpu_groups.clone(),
+                        volumes: placed.volumes.clone(),
                     });
                     changed.insert(placed.pod.to_string());
                 }
@@ -264,11 +278,26 @@ impl World {
                     events.push(Event::Pod(self.replacement(pod)));
                 } else if started {
                     if let Some(bind) = pod.bind_in_flight.take() {
+                        events.extend(self.bind_claims(&bind));
                         (pod.node, pod.gpu_groups) = (Some(bind.node), bind.gpu_groups);
                     }
                     pod.phase = PodPhase::Running;
                     changed.insert(pod.uid.clone());
                 }
+            }
+        }
+        // Other pods with a claim that is bound now can use its volume.
+        for pod in pods.values_mut() {
+            let before = pod.constraints.claims.len();
+            for claim in std::mem::take(&mut pod.constraints.claims) {
+                match self.bound_claims.get(&claim.claim) {
+                    Some(nodes) => pod.constraints.volume_nodes.push(nodes.clone()),
+                    None => pod.constraints.claims.push(claim),
+                }
+            }
+            let exists = self.pods.contains_key(&pod.uid) && !events.contains(&Event::PodGone(pod.uid.clone()));
+            if pod.constraints.claims.len() < before && exists {
+                changed.insert(pod.uid.clone());
             }
         }
         events.extend(changed.into_iter().map(|uid| Event::Pod(pods[&uid].clone())));
@@ -278,6 +307,40 @@ impl World {
                 self.cluster.apply(event);
             }
         }
+    }
+
+    /// Binds the claims of a pod to the volumes that a binding in flight chose: they are free no more.
+    fn bind_claims(&mut self, bind: &BindInFlight) -> Vec<Event> {
+        let mut events = Vec::new();
+        for choice in &bind.volumes {
+            let volumes = self.pools.values().flat_map(|pool| &pool.volumes);
+            let nodes = match &choice.volume {
+                Some(name) => volumes
+                    .into_iter()
+                    .find(|volume| volume.name == *name)
+                    .map(|volume| volume.nodes.clone().unwrap_or_default()),
+                // The provisioner makes volumes for racks.
+                None => self
+                    .nodes
+                    .get(&bind.node)
+                    .map(|node| vec![has_label("rack", &node.labels["rack"])]),
+            };
+            let Some(nodes) = nodes else { continue };
+            self.bound_claims.entry(choice.claim.clone()).or_insert(nodes);
+            for pool in self.pools.values() {
+                let mut pool = pool.clone();
+                let before = pool.volumes.len();
+                pool.volumes
+                    .retain(|volume| Some(&volume.name) != choice.volume.as_ref());
+                if pool.volumes.len() < before {
+                    events.push(Event::VolumePool(pool));
+                }
+            }
+            for event in &events {
+                self.record(event.clone());
+            }
+        }
+        events
     }
 
     /// The gangs whose recorded times a report changes.
@@ -403,6 +466,30 @@ impl World {
         }
     }
 
+    /// The claims of a pod that are not bound, and the nodes of the volumes of the others.
+    fn claims(&self, plan: ClaimPlan, gang: &str, index: usize) -> Constraints {
+        let claim = |name: String, pool: &str, many_nodes| UnboundClaim {
+            claim: name,
+            pool: pool.to_owned(),
+            many_nodes,
+        };
+        let own = |suffix: &str, pool| claim(format!("{gang}-{index}{suffix}"), pool, false);
+        let claims = match plan {
+            ClaimPlan::Disk => vec![own("", "disks")],
+            ClaimPlan::DiskOrNew => vec![own("", "any")],
+            ClaimPlan::Two => vec![own("", "disks"), own("-2", "any")],
+            ClaimPlan::Shared { many_nodes } => vec![claim(gang.to_owned(), "any", many_nodes)],
+        };
+        let mut constraints = Constraints::default();
+        for claim in claims {
+            match self.bound_claims.get(&claim.claim) {
+                Some(nodes) => constraints.volume_nodes.push(nodes.clone()),
+                None => constraints.claims.push(claim),
+            }
+        }
+        constraints
+    }
+
     fn pod(&self, plan: &GangPlan, gang: &GangSpec, index: usize, sub_group: Option<String>) -> PodSpec {
         let request = &plan.requests[index % plan.requests.len()];
         let gpu = match request.gpu {
@@ -447,11 +534,16 @@ impl World {
             constraints: Constraints {
                 node_selector: rack.into_iter().collect(),
                 share: plan.share,
-                ..plan.rule.map(rule_constraints).unwrap_or_default()
+                ..match plan.rule {
+                    Some(Rule::Claims(claims)) => self.claims(claims, &gang.key.name, index),
+                    Some(rule) => rule_constraints(rule),
+                    None => Constraints::default(),
+                }
             },
             labels: plan
                 .rule
                 .iter()
+                .filter(|rule| !matches!(rule, Rule::Claims(_)))
                 .map(|_| (RULE_LABEL.to_owned(), String::new()))
                 .collect(),
             rank: TaskRank::default(),
@@ -536,8 +628,47 @@ fn rule_constraints(rule: Rule) -> Constraints {
         }),
         Rule::Beside(level) => constraints.affinity.required.push(others(level)),
         Rule::Apart(level) => constraints.anti_affinity.required.push(others(level)),
+        Rule::Claims(_) => {}
     }
     constraints
+}
+
+pub(crate) fn has_label(key: &str, value: &str) -> NodeSelectorTerm {
+    NodeSelectorTerm {
+        labels: vec![Requirement {
+            key: key.to_owned(),
+            operator: Operator::In,
+            values: vec![value.to_owned()],
+        }],
+        fields: Vec::new(),
+    }
+}
+
+/// Disks of three nodes, a disk of a rack and one for all nodes; and a pool that has some of them, and new disks in a rack.
+fn volume_pools() -> [VolumePoolSpec; 2] {
+    let volume = |name: &str, nodes: Option<NodeSelectorTerm>| FreeVolume {
+        name: name.to_owned(),
+        nodes: nodes.map(|term| vec![term]),
+    };
+    let of_host = |host: &str| volume(&format!("disk-{host}"), Some(has_label("host", host)));
+    let of_rack = volume("rack", Some(has_label("rack", "r1")));
+    let pool = |name: &str, volumes: &[FreeVolume], new_volumes| VolumePoolSpec {
+        name: name.to_owned(),
+        volumes: volumes.to_vec(),
+        new_volumes,
+    };
+    let disks = [
+        of_host("n0"),
+        of_host("n1"),
+        of_host("n2"),
+        of_rack.clone(),
+        volume("net", None),
+    ];
+    let any = [of_rack, of_host("n1")];
+    [
+        pool("disks", &disks, NewVolumes::Nowhere),
+        pool("any", &any, NewVolumes::On(vec![has_label("rack", "r0")])),
+    ]
 }
 
 /// The toleration of the taint that nodes may have.

@@ -110,7 +110,7 @@ pub(crate) struct GangPlan {
     pub(crate) delay: Option<i64>,
 }
 
-/// What only [`constrained_scenes`] have.
+/// What only [`constrained_scenes`] and [`volume_scenes`] have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Rule {
     /// The pods tolerate the taint.
@@ -121,6 +121,21 @@ pub(crate) enum Rule {
     Beside(Level),
     /// The pods run apart from others with a rule.
     Apart(Level),
+    /// The pods have claims without volumes.
+    Claims(ClaimPlan),
+}
+
+/// The claims of a gang's pods.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ClaimPlan {
+    /// Each pod has a claim of a disk that exists.
+    Disk,
+    /// Each pod has a claim, for which a disk can be made in one rack.
+    DiskOrNew,
+    /// Each pod has two claims.
+    Two,
+    /// The pods have one claim, for one node at a time or for many.
+    Shared { many_nodes: bool },
 }
 
 impl GangPlan {
@@ -291,6 +306,27 @@ pub(crate) fn constrained_scenes() -> impl Strategy<Value = Scene> {
                 | Step::PodLeaves(_)
                 | Step::GangGone(_)
                 | Step::GangChanges(..) => {}
+            }
+        }
+        scene
+    })
+}
+
+/// [`scenes`] in which most pods have claims without volumes.
+pub(crate) fn volume_scenes() -> impl Strategy<Value = Scene> {
+    let plan = prop_oneof![
+        3 => Just(ClaimPlan::Disk),
+        2 => Just(ClaimPlan::DiskOrNew),
+        1 => Just(ClaimPlan::Two),
+        1 => any::<bool>().prop_map(|many_nodes| ClaimPlan::Shared { many_nodes }),
+    ];
+    (scenes(), vec(weighted(0.7, plan), 24)).prop_map(|(mut scene, plans)| {
+        let mut plans = plans.into_iter();
+        let mut claim = |gang: &mut GangPlan| gang.rule = plans.next().flatten().map(Rule::Claims);
+        scene.gangs.iter_mut().for_each(&mut claim);
+        for step in &mut scene.steps {
+            if let Step::Gang(gang) = step {
+                claim(gang);
             }
         }
         scene

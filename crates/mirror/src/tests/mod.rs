@@ -110,10 +110,15 @@ impl World {
         for decision in report.decisions {
             match decision {
                 Decision::Bind(placed) => {
-                    lines.push(format!("bind {} {}", placed.pod, placed.node));
+                    let volumes = placed.volumes.iter();
+                    let volumes = volumes
+                        .map(|chosen| format!(" {}={}", chosen.claim, chosen.volume.as_deref().unwrap_or("new")));
+                    let volumes: String = volumes.collect();
+                    lines.push(format!("bind {} {}{volumes}", placed.pod, placed.node));
                     let bind = BindInFlight {
                         node: placed.node.to_string(),
                         gpu_groups: placed.gpu_groups,
+                        volumes: placed.volumes,
                     };
                     self.mirror.assume(&placed.pod, Assumed::Bound(bind));
                 }

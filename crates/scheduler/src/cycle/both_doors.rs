@@ -17,7 +17,7 @@ use crate::Settings;
 
 const START: &str = "2026-01-01T00:00:00Z";
 /// The kinds that the scheduler watches: the resource, and the list in a case.
-const RESOURCES: [(&str, &str); 10] = [
+const RESOURCES: [(&str, &str); 11] = [
     ("nodes", "nodes"),
     ("queues.scheduling.run.ai", "queues"),
     ("podgroups.scheduling.run.ai", "podGroups"),
@@ -27,6 +27,7 @@ const RESOURCES: [(&str, &str); 10] = [
     ("priorityclasses.scheduling.k8s.io", "priorityClasses"),
     ("persistentvolumes", "persistentVolumes"),
     ("persistentvolumeclaims", "persistentVolumeClaims"),
+    ("storageclasses.storage.k8s.io", "storageClasses"),
     ("configmaps", "configMaps"),
 ];
 
@@ -220,6 +221,29 @@ fn volumes(store: &StoreHandle) {
                           "claimRef": { "namespace": "a", "name": "data" },
                           "nodeAffinity": { "required": { "nodeSelectorTerms": here } } } }),
     );
+    put(
+        store,
+        "storageclasses.storage.k8s.io",
+        json!({ "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": { "name": "late" },
+                "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer" }),
+    );
+    let there = json!([{ "matchExpressions": [{ "key": "rack", "operator": "In", "values": ["r2"] }] }]);
+    put(
+        store,
+        "persistentvolumes",
+        json!({ "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": "free" },
+                "spec": { "capacity": { "storage": "2Gi" }, "accessModes": ["ReadWriteOnce"], "storageClassName": "late",
+                          "nodeAffinity": { "required": { "nodeSelectorTerms": there } } },
+                "status": { "phase": "Available" } }),
+    );
+    put(
+        store,
+        "persistentvolumeclaims",
+        json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "first", "namespace": "a" },
+                "spec": { "storageClassName": "late", "accessModes": ["ReadWriteOnce"],
+                          "resources": { "requests": { "storage": "1Gi" } } },
+                "status": { "phase": "Pending" } }),
+    );
     for (name, volume, phase) in [("data", "disk", "Bound"), ("later", "", "Pending")] {
         put(
             store,
@@ -234,7 +258,7 @@ fn volumes(store: &StoreHandle) {
         "configmaps",
         json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "present", "namespace": "a" } }),
     );
-    for claim in ["data", "later", "missing"] {
+    for claim in ["data", "later", "missing", "first"] {
         let volume = json!([{ "name": "v", "persistentVolumeClaim": { "claimName": claim } }]);
         workload(
             store,

@@ -310,6 +310,7 @@ impl Driver {
         let bind = BindInFlight {
             node: placed.node.to_string(),
             gpu_groups: placed.gpu_groups.clone(),
+            volumes: placed.volumes.clone(),
         };
         self.mirror.assume(&placed.pod, Assumed::Bound(bind));
         self.explain_queue.remove(&placed.pod);

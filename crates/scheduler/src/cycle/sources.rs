@@ -24,6 +24,7 @@ pub struct Sources {
     classes: Subscription<kai_api::PriorityClass>,
     claims: Subscription<kai_api::PersistentVolumeClaim>,
     volumes: Subscription<kai_api::PersistentVolume>,
+    storage_classes: Subscription<kai_api::StorageClass>,
     config_maps: Subscription<kai_api::ConfigMap>,
 }
 
@@ -40,6 +41,7 @@ impl Sources {
             classes: informers.priority_classes().subscribe(wake),
             claims: informers.volume_claims().subscribe(wake),
             volumes: informers.volumes().subscribe(wake),
+            storage_classes: informers.storage_classes().subscribe(wake),
             config_maps: informers.config_maps().subscribe(wake),
         }
     }
@@ -56,13 +58,16 @@ impl Sources {
         let volumes = async {
             self.claims.informer().synced().await;
             self.volumes.informer().synced().await;
+            self.storage_classes.informer().synced().await;
         };
         let (volumes, config_maps) = tokio::join!(
             tokio::time::timeout(OPTIONAL_SYNC_TIMEOUT, volumes),
             tokio::time::timeout(OPTIONAL_SYNC_TIMEOUT, self.config_maps.informer().synced()),
         );
         if volumes.is_err() {
-            tracing::warn!("volumes can't be watched; pods with volume claims stay pending");
+            tracing::warn!(
+                "volumes, their claims or storage classes can't be watched; pods with volume claims stay pending"
+            );
         }
         if config_maps.is_err() {
             tracing::warn!("ConfigMaps can't be watched; pods are bound whether or not theirs exist");
@@ -93,6 +98,12 @@ impl Sources {
             match node {
                 Some(node) => mirror.apply_node(&node),
                 None => mirror.remove_node(&key.name),
+            }
+        }
+        for (key, class) in self.storage_classes.take() {
+            match class {
+                Some(class) => mirror.apply_storage_class(&class),
+                None => mirror.remove_storage_class(&key.name),
             }
         }
         for (key, volume) in self.volumes.take() {

@@ -82,6 +82,7 @@ impl World {
             node: node.into(),
             gpu_groups: Vec::new(),
             received: Received::Regular { devices: 1 },
+            volumes: Vec::new(),
             action: Action::Allocate,
         }
     }

@@ -65,6 +65,11 @@ fn refusal_code(refusal: &Refusal) -> &'static str {
         | Refusal::VolumeClaimMissing { .. }
         | Refusal::VolumeClaimLost { .. }
         | Refusal::VolumeClaimUnbound { .. }
+        | Refusal::VolumeClaimDeleted { .. }
+        | Refusal::EphemeralClaimMissing { .. }
+        | Refusal::EphemeralClaimForeign { .. }
+        | Refusal::StorageClassMissing { .. }
+        | Refusal::UnboundClaimsExceeded { .. }
         | Refusal::VolumeMissing { .. }
         | Refusal::VolumeInvalid(_)
         | Refusal::VolumeTermsExceeded { .. }

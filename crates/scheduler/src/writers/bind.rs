@@ -18,7 +18,7 @@ impl Writer {
     pub(super) async fn bind(&self, bind: &Bind) -> Result<(), Error> {
         let needs_request = match self.settings.bind_requests {
             BindRequests::Always => true,
-            BindRequests::WhenNeeded => needs_preparation(bind.placed.received),
+            BindRequests::WhenNeeded => needs_preparation(&bind.placed),
         };
         if needs_request {
             return self.create_bind_request(bind).await;
@@ -84,12 +84,20 @@ impl Writer {
     }
 }
 
-/// Whether the binder has to prepare the pod: it reserves shared GPUs.
-fn needs_preparation(received: Received) -> bool {
-    match received {
+/// Whether the binder has to prepare the pod: it reserves shared GPUs, and waits for volumes.
+fn needs_preparation(placed: &Placed) -> bool {
+    match placed.received {
         Received::Fraction { .. } => true,
-        Received::Regular { .. } | Received::MigInstance => false,
+        Received::Regular { .. } | Received::MigInstance => !placed.volumes.is_empty(),
     }
+}
+
+/// What the claims of the pod get, as names of claims and volumes; an empty name = a new volume.
+fn selected_volumes(placed: &Placed) -> impl Iterator<Item = (&str, &str)> {
+    placed.volumes.iter().map(|chosen| {
+        let (_, claim) = chosen.claim.split_once('/').unwrap_or(("", &chosen.claim));
+        (claim, chosen.volume.as_deref().unwrap_or_default())
+    })
 }
 
 /// The BindRequest of a decision.
@@ -123,6 +131,13 @@ fn bind_request_body(pod: &str, placed: &Placed, label: Option<&(String, String)
         let groups = groups.map(|group| json!({ "id": group, "computeSharingMode": mode }));
         spec["selectedFractionalGpuGroups"] = groups.collect();
     }
+    if !placed.volumes.is_empty() {
+        let selected = selected_volumes(placed).map(|(claim, volume)| match volume {
+            "" => json!({ "claimName": claim }),
+            volume => json!({ "claimName": claim, "volumeName": volume }),
+        });
+        spec["selectedVolumes"] = selected.collect();
+    }
     json!({
         "metadata": {
             "name": pod,
@@ -140,12 +155,24 @@ fn same_content(request: &BindRequest, placed: &Placed) -> bool {
     owners.iter().any(|owner| *owner.uid == *placed.pod)
         && request.selected_node() == &*placed.node
         && gpu_groups.eq(placed.gpu_groups.iter().map(String::as_str))
+        && request
+            .selected_volumes()
+            .iter()
+            .map(|selected| {
+                (
+                    &*selected.claim_name,
+                    selected.volume_name.as_deref().unwrap_or_default(),
+                )
+            })
+            .eq(selected_volumes(placed))
         && !request.failed_for_good()
         && !request.metadata().is_terminating()
 }
 
 #[cfg(test)]
 mod tests {
+    use kai_engine::model::VolumeChoice;
+
     use super::*;
 
     fn placed(received: Received, groups: &[&str]) -> Placed {
@@ -154,6 +181,7 @@ mod tests {
             node: "n1".into(),
             gpu_groups: groups.iter().map(|group| (*group).to_owned()).collect(),
             received,
+            volumes: Vec::new(),
             action: kai_engine::model::Action::Allocate,
         }
     }
@@ -168,6 +196,19 @@ mod tests {
             },
             &["a", "b"],
         );
+        let half = Placed {
+            volumes: vec![
+                VolumeChoice {
+                    claim: "ns/data".to_owned(),
+                    volume: Some("v".to_owned()),
+                },
+                VolumeChoice {
+                    claim: "ns/scratch".to_owned(),
+                    volume: None,
+                },
+            ],
+            ..half
+        };
         let pool = ("kai.scheduler/node-pool".to_owned(), "big".to_owned());
         assert_eq!(
             bind_request_body("p", &half, Some(&pool)),
@@ -187,6 +228,7 @@ mod tests {
                         { "id": "a", "computeSharingMode": "sm-sharing" },
                         { "id": "b", "computeSharingMode": "sm-sharing" },
                     ],
+                    "selectedVolumes": [{ "claimName": "data", "volumeName": "v" }, { "claimName": "scratch" }],
                 },
             })
         );
@@ -210,6 +252,23 @@ mod tests {
             compute_mode: ComputeMode::TimeSlicing.into(),
         };
         assert_eq!(portion(small), json!({ "count": 1, "portion": "0.05" }));
+    }
+
+    #[test]
+    fn who_needs_the_binder() {
+        let plain = placed(Received::Regular { devices: 1 }, &[]);
+        let volumes = vec![VolumeChoice {
+            claim: "ns/data".to_owned(),
+            volume: None,
+        }];
+        let with_volume = Placed {
+            volumes,
+            ..plain.clone()
+        };
+        assert!(!needs_preparation(&plain) && needs_preparation(&with_volume));
+        let stored = bind_request_body("p", &with_volume, None);
+        let request: BindRequest = serde_json::from_value(stored).unwrap();
+        assert!(same_content(&request, &with_volume) && !same_content(&request, &plain));
     }
 
     #[test]

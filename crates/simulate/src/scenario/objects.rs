@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use kai_api::{
     BindRequest, ConfigMap, Metadata, Node, Object, ObjectKey, PersistentVolume, PersistentVolumeClaim, Pod, PodGroup,
-    PodIdentity, PriorityClass, Queue, Scope, Text, Topology,
+    PodIdentity, PriorityClass, Queue, Scope, StorageClass, Text, Topology,
 };
 use kai_engine::model::{Millis, PodKind, PodPhase, Usage};
 use kai_mirror::MirrorSettings;
@@ -22,10 +22,10 @@ use super::snapshot::CompleteKinds;
 use super::{Author, ObjectFiles, Warnings};
 
 /// The kinds that the scheduler reads.
-pub(super) const KINDS: &str = "Node, Queue, PodGroup, Pod, PriorityClass, BindRequest, Topology, PersistentVolume, PersistentVolumeClaim \
-                                and ConfigMap";
+pub(super) const KINDS: &str = "Node, Queue, PodGroup, Pod, PriorityClass, BindRequest, Topology, PersistentVolume, \
+                                PersistentVolumeClaim, StorageClass and ConfigMap";
 /// The lists of `objects` in a case, with the kinds of their objects.
-const LISTS: [(&str, &str); 10] = [
+const LISTS: [(&str, &str); 11] = [
     ("nodes", "Node"),
     ("queues", "Queue"),
     ("topologies", "Topology"),
@@ -35,6 +35,7 @@ const LISTS: [(&str, &str); 10] = [
     ("bindRequests", "BindRequest"),
     ("persistentVolumes", "PersistentVolume"),
     ("persistentVolumeClaims", "PersistentVolumeClaim"),
+    ("storageClasses", "StorageClass"),
     ("configMaps", "ConfigMap"),
 ];
 const LIST_NAMES: [&str; LISTS.len()] = {
@@ -81,6 +82,8 @@ pub struct Objects {
     pub volumes: Vec<Arc<PersistentVolume>>,
     /// Persistent volume claims.
     pub volume_claims: Vec<Arc<PersistentVolumeClaim>>,
+    /// Storage classes.
+    pub storage_classes: Vec<Arc<StorageClass>>,
     /// ConfigMaps.
     pub config_maps: Vec<ObjectKey>,
     /// Historic usage, which no Kubernetes object has.
@@ -174,6 +177,12 @@ impl ObjectCollector {
         if self.accepts(&claim, claim.kind.as_ref()) {
             set_namespace(&mut claim.metadata);
             self.objects.volume_claims.push(Arc::new(claim));
+        }
+    }
+
+    pub(super) fn storage_class(&mut self, class: StorageClass) {
+        if self.accepts(&class, class.kind.as_ref()) {
+            self.objects.storage_classes.push(Arc::new(class));
         }
     }
 
@@ -320,6 +329,7 @@ impl<'de> Visitor<'de> for ObjectCollectorVisitor {
                 "bindRequests" => map.next_value_seed(Each::new(|request| all.bind_request(request)))?,
                 "persistentVolumes" => map.next_value_seed(Each::new(|volume| all.volume(volume)))?,
                 "persistentVolumeClaims" => map.next_value_seed(Each::new(|claim| all.volume_claim(claim)))?,
+                "storageClasses" => map.next_value_seed(Each::new(|class| all.storage_class(class)))?,
                 "configMaps" => map.next_value_seed(Each::new(|config_map| all.config_map(config_map)))?,
                 other => return Err(serde::de::Error::unknown_field(other, &LIST_NAMES)),
             }

@@ -4,7 +4,7 @@
 
 use std::sync::LazyLock;
 
-use k8s_openapi::api::{apps, batch, core, scheduling};
+use k8s_openapi::api::{apps, batch, core, scheduling, storage};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kai_api::crd;
 use kai_yaml::suggestion;
@@ -66,6 +66,7 @@ fn schema_of(kind: &str) -> Option<&'static Schema> {
     static PRIORITY_CLASS: LazyLock<Schema> = LazyLock::new(Schema::of::<scheduling::v1::PriorityClass>);
     static VOLUME: LazyLock<Schema> = LazyLock::new(Schema::of::<core::v1::PersistentVolume>);
     static VOLUME_CLAIM: LazyLock<Schema> = LazyLock::new(Schema::of::<core::v1::PersistentVolumeClaim>);
+    static STORAGE_CLASS: LazyLock<Schema> = LazyLock::new(Schema::of::<storage::v1::StorageClass>);
     static CONFIG_MAP: LazyLock<Schema> = LazyLock::new(Schema::of::<core::v1::ConfigMap>);
     static DEPLOYMENT: LazyLock<Schema> = LazyLock::new(Schema::of::<apps::v1::Deployment>);
     static REPLICA_SET: LazyLock<Schema> = LazyLock::new(Schema::of::<apps::v1::ReplicaSet>);
@@ -83,6 +84,7 @@ fn schema_of(kind: &str) -> Option<&'static Schema> {
         "PriorityClass" => &PRIORITY_CLASS,
         "PersistentVolume" => &VOLUME,
         "PersistentVolumeClaim" => &VOLUME_CLAIM,
+        "StorageClass" => &STORAGE_CLASS,
         "ConfigMap" => &CONFIG_MAP,
         "Deployment" => &DEPLOYMENT,
         "ReplicaSet" => &REPLICA_SET,

@@ -54,6 +54,9 @@ impl SimulatedCluster {
             mirror.apply_node(&node);
             drain(mirror);
         }
+        for class in &objects.storage_classes {
+            mirror.apply_storage_class(class);
+        }
         for volume in &objects.volumes {
             mirror.apply_volume(volume);
         }

@@ -84,6 +84,11 @@ impl PodManifest {
         self
     }
 
+    pub(crate) fn volumes(mut self, volumes: Value) -> PodManifest {
+        self.0["spec"]["volumes"] = volumes;
+        self
+    }
+
     pub(crate) fn scheduler(mut self, name: &str) -> PodManifest {
         self.0["spec"]["schedulerName"] = name.into();
         self

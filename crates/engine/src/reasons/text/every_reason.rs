@@ -289,6 +289,11 @@ fn a_node_that_fails_a_check() {
             Check::Fractioning(FractioningCondition::NotFound),
             "node(s) where condition gpu-fractioning.nvidia.com/Ready is Unknown (ConditionNotFound)",
         ),
+        (Check::VolumeNodes, "node(s) had volume node affinity conflict"),
+        (
+            Check::VolumesToBind,
+            "node(s) didn't find available persistent volumes to bind",
+        ),
         (Check::QueueBound, "node(s) where it would pass a queue's bound"),
         (Check::Domain, "node(s) outside the topology domain"),
     ];
@@ -314,16 +319,41 @@ fn a_pod_that_is_refused() {
     );
     check(
         Refusal::VolumeClaimMissing { claim: claim() },
-        "persistent volume claim data does not exist",
+        "persistentvolumeclaim \"data\" not found; create it, or name another claim in spec.volumes of the pod",
     );
     check(
-        Refusal::VolumeClaimLost { claim: claim() },
-        "persistent volume claim data lost its volume",
+        Refusal::EphemeralClaimMissing { claim: claim() },
+        "waiting for ephemeral volume controller to create the persistentvolumeclaim \"data\"",
+    );
+    check(
+        Refusal::EphemeralClaimForeign { claim: claim() },
+        "PVC \"data\" was not created for the pod (pod is not owner); delete the claim, or give the pod or its volume another name",
+    );
+    check(
+        Refusal::VolumeClaimDeleted { claim: claim() },
+        "persistentvolumeclaim \"data\" is being deleted; create it again once it is gone",
+    );
+    check(
+        Refusal::VolumeClaimLost {
+            claim: claim(),
+            volume: "v".to_owned(),
+        },
+        "persistentvolumeclaim \"data\" bound to non-existent persistentvolume \"v\"; delete the claim and create it again",
     );
     check(
         Refusal::VolumeClaimUnbound { claim: claim() },
-        "persistent volume claim data is not bound; claims that wait for their first consumer are not supported yet: use a storage \
-         class with immediate binding",
+        "pod has unbound immediate PersistentVolumeClaims: data; the events of the claim say what it waits for",
+    );
+    check(
+        Refusal::StorageClassMissing {
+            claim: claim(),
+            class: "fast".to_owned(),
+        },
+        "storageclass.storage.k8s.io \"fast\" not found, which claim data names; create the class, or the claim with another one",
+    );
+    check(
+        Refusal::UnboundClaimsExceeded { max: 16 },
+        "the pod has more than 16 volume claims that wait for it; give it fewer volumes",
     );
     let missing = Refusal::VolumeMissing {
         volume: "v".to_owned(),

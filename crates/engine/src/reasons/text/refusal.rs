@@ -15,12 +15,38 @@ impl fmt::Display for Refusal {
                 f,
                 "spec.affinity has {terms} terms about other pods; give it at most {AFFINITY_TERMS_MAX}"
             ),
-            Refusal::VolumeClaimMissing { claim } => write!(f, "persistent volume claim {claim} does not exist"),
-            Refusal::VolumeClaimLost { claim } => write!(f, "persistent volume claim {claim} lost its volume"),
+            // The texts about volumes begin with those of kube-scheduler, which users search for.
+            Refusal::VolumeClaimMissing { claim } => write!(
+                f,
+                "persistentvolumeclaim {claim:?} not found; create it, or name another claim in spec.volumes of the pod"
+            ),
+            Refusal::EphemeralClaimMissing { claim } => write!(
+                f,
+                "waiting for ephemeral volume controller to create the persistentvolumeclaim {claim:?}"
+            ),
+            Refusal::EphemeralClaimForeign { claim } => write!(
+                f,
+                "PVC {claim:?} was not created for the pod (pod is not owner); delete the claim, or give the pod or its volume another name"
+            ),
+            Refusal::VolumeClaimDeleted { claim } => write!(
+                f,
+                "persistentvolumeclaim {claim:?} is being deleted; create it again once it is gone"
+            ),
+            Refusal::VolumeClaimLost { claim, volume } => write!(
+                f,
+                "persistentvolumeclaim {claim:?} bound to non-existent persistentvolume {volume:?}; delete the claim and create it again"
+            ),
             Refusal::VolumeClaimUnbound { claim } => write!(
                 f,
-                "persistent volume claim {claim} is not bound; claims that wait for their first consumer are not supported yet: use a \
-                 storage class with immediate binding"
+                "pod has unbound immediate PersistentVolumeClaims: {claim}; the events of the claim say what it waits for"
+            ),
+            Refusal::StorageClassMissing { claim, class } => write!(
+                f,
+                "storageclass.storage.k8s.io {class:?} not found, which claim {claim} names; create the class, or the claim with another one"
+            ),
+            Refusal::UnboundClaimsExceeded { max } => write!(
+                f,
+                "the pod has more than {max} volume claims that wait for it; give it fewer volumes"
             ),
             Refusal::VolumeMissing { volume, claim } => {
                 write!(f, "persistent volume {volume} of claim {claim} does not exist")

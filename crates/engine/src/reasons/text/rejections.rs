@@ -46,6 +46,8 @@ impl Check {
             Check::Fractioning(FractioningCondition::NotFound) => {
                 "node(s) where condition gpu-fractioning.nvidia.com/Ready is Unknown (ConditionNotFound)"
             }
+            Check::VolumeNodes => "node(s) had volume node affinity conflict",
+            Check::VolumesToBind => "node(s) didn't find available persistent volumes to bind",
             Check::QueueBound => "node(s) where it would pass a queue's bound",
             Check::Domain => "node(s) outside the topology domain",
         }
@@ -80,6 +82,9 @@ impl fmt::Display for ReasonText<'_, Rejections> {
             let lead = if at == 0 { "; held by" } else { "," };
             write!(f, "{lead} {name} ({})", Resource::Gpu.text(gpus.0))?;
         }
+        if checks.iter().any(|(check, _)| *check == Check::VolumesToBind) {
+            f.write_str(VOLUMES_REMEDY)?;
+        }
         if *search_cut {
             write!(
                 f,
@@ -90,6 +95,9 @@ impl fmt::Display for ReasonText<'_, Rejections> {
     }
 }
 
+/// What helps a pod whose claims get no volume.
+const VOLUMES_REMEDY: &str = "; create a PersistentVolume that suits the claim and that such a node can use, or a claim of a storage class \
+                              that makes volumes for it";
 /// How many holders of GPUs a reason names.
 const HOLDERS_NAMED_MAX: usize = 3;
 

@@ -159,6 +159,8 @@ impl fmt::Display for ReasonText<'_, NearestMiss> {
             | Check::SmSharingOnly
             | Check::ComputeModeInUse
             | Check::Fractioning(_)
+            | Check::VolumeNodes
+            | Check::VolumesToBind
             | Check::QueueBound
             | Check::Domain => write!(f, "{node}: {}", check.text())?,
         }

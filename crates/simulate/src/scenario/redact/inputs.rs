@@ -16,6 +16,7 @@ const OBJECT_LISTS: Rule = Fields(&[
     ("bindRequests", List(&kinds::BIND_REQUEST)),
     ("persistentVolumes", List(&kinds::VOLUME)),
     ("persistentVolumeClaims", List(&kinds::VOLUME_CLAIM)),
+    ("storageClasses", List(&kinds::STORAGE_CLASS)),
     ("configMaps", List(&kinds::CONFIG_MAP)),
 ]);
 

@@ -16,6 +16,7 @@ pub(super) fn of_kind(kind: &str) -> Option<Rule> {
         "Topology" => TOPOLOGY,
         "PersistentVolume" => VOLUME,
         "PersistentVolumeClaim" => VOLUME_CLAIM,
+        "StorageClass" => STORAGE_CLASS,
         "ConfigMap" => CONFIG_MAP,
         "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" | "Job" => WORKLOAD,
         _ => return None,
@@ -361,9 +362,24 @@ pub(super) const VOLUME: Rule = Fields(&[
                     ("name", Name(NameClass::VolumeClaim)),
                 ]),
             ),
+            ("capacity", RESOURCES),
+            ("accessModes", List(&Word)),
+            ("volumeMode", Word),
         ]),
     ),
     ("status", Fields(&[("phase", Word)])),
+]);
+
+pub(super) const STORAGE_CLASS: Rule = Fields(&[
+    API_VERSION,
+    KIND,
+    ("metadata", Metadata(NameClass::StorageClass)),
+    ("provisioner", Word),
+    ("volumeBindingMode", Word),
+    (
+        "allowedTopologies",
+        List(&Fields(&[("matchLabelExpressions", REQUIREMENTS)])),
+    ),
 ]);
 
 pub(super) const VOLUME_CLAIM: Rule = Fields(&[
@@ -375,6 +391,10 @@ pub(super) const VOLUME_CLAIM: Rule = Fields(&[
         Fields(&[
             ("volumeName", Name(NameClass::Volume)),
             ("storageClassName", Name(NameClass::StorageClass)),
+            ("accessModes", List(&Word)),
+            ("volumeMode", Word),
+            ("resources", REQUESTS),
+            ("selector", LABEL_SELECTOR),
         ]),
     ),
     ("status", Fields(&[("phase", Word)])),

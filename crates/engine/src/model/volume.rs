@@ -1,0 +1,54 @@
+//! Volumes that pods still have to get.
+
+use super::NodeSelectorTerm;
+
+/// A claim of a pod that has no volume yet. It gets one together with the pod's node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct UnboundClaim {
+    /// Unique name. Several pods may have one claim; they get one volume.
+    pub claim: String,
+    /// The [`VolumePoolSpec`] with what the claim can get. No node takes the pod while there is no such pool.
+    pub pool: String,
+    /// Whether pods on several nodes can use the new volume at a time. Otherwise all pods of the claim go to one node until it exists.
+    pub many_nodes: bool,
+}
+
+/// What claims with equal requirements can get: a volume that exists, or a new one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumePoolSpec {
+    /// Unique name.
+    pub name: String,
+    /// Volumes that are free and meet the requirements, the best one first. A volume may be in several pools; one claim gets it.
+    pub volumes: Vec<FreeVolume>,
+    /// Where a new volume can be made.
+    pub new_volumes: NewVolumes,
+}
+
+/// A volume without a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FreeVolume {
+    /// Unique name.
+    pub name: String,
+    /// One of the terms must match a node that uses the volume; `None` = every node can.
+    pub nodes: Option<Vec<NodeSelectorTerm>>,
+}
+
+/// Where new volumes can be made for a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NewVolumes {
+    /// Nowhere: somebody has to create volumes.
+    Nowhere,
+    /// For a pod on any node.
+    Everywhere,
+    /// For a pod on a node that one of the terms matches.
+    On(Vec<NodeSelectorTerm>),
+}
+
+/// What a claim gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeChoice {
+    /// The claim.
+    pub claim: String,
+    /// The volume; `None` = a new one for the pod's node.
+    pub volume: Option<String>,
+}
