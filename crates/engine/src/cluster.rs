@@ -11,6 +11,7 @@ use crate::ledger::Ledger;
 use crate::model::{
     Action, Config, GangKey, GpuJobOrder, Gpus, Millis, NodeSpec, PerResource, QueueResources, Requests,
 };
+use crate::place::frag::PriceState;
 use crate::place::{Domains, ShapeIndexes};
 use crate::report::{Anomaly, CycleProgress, Decision, PendingGang, Report, Status};
 use crate::share::divide_tree;
@@ -22,6 +23,8 @@ use crate::work::Rounds;
 pub struct Cluster {
     pub(crate) ledger: Ledger,
     pub(crate) indexes: ShapeIndexes,
+    /// The prices of strategy `frag`, if the configuration uses it.
+    pub(crate) prices: PriceState,
     pub(crate) domains: Domains,
     pub(crate) gpu_group_names: GpuGroupNames,
     pub(crate) resources: ResourceNames,
@@ -159,6 +162,7 @@ impl Cluster {
         Cycle {
             ledger: &mut self.ledger,
             indexes: &mut self.indexes,
+            prices: self.prices.prices().map(|prices| &**prices),
             domains: &mut self.domains,
             gpu_group_names: &self.gpu_group_names,
             resources: &self.resources,
@@ -253,6 +257,7 @@ impl Cluster {
         self.relink_queues();
         self.update_gpu_memory_bounds();
         self.rank_nodes();
+        self.refresh_prices(config);
         self.rank_gangs();
         self.rank_gangs_by_gpus(config);
         self.mark_stuck_pods(now, config);

@@ -87,6 +87,7 @@ impl Cluster {
 
     fn node_changed(&mut self) {
         self.indexes.clear();
+        self.prices.nodes_changed = true;
         self.domains.clear();
         self.ledger.changed_nodes.invalidate();
         self.ledger.present_nodes = self.node_ids.len();

@@ -63,6 +63,8 @@ pub enum PlacementStrategy {
     Binpack,
     /// The emptiest node that fits.
     Spread,
+    /// The node that loses least of what it is worth for the pods that are still to come, by the typical mix of pods.
+    Frag,
 }
 
 /// The placement strategy for each kind of pod.

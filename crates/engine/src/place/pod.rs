@@ -6,11 +6,11 @@ use crate::cycle::Cycle;
 use crate::fit::fits;
 use crate::ids::{GangId, NodeId, PodId};
 use crate::ledger::Ledger;
-use crate::model::{Gpus, PlacementStrategy, Preemptibility, QueueResources};
+use crate::model::{Gpus, Preemptibility, QueueResources};
 use crate::place::gang::{Attempt, topology_scores_for};
 use crate::place::score::NodeScore;
 use crate::place::topology::TopologyScores;
-use crate::place::{DeviceChoice, InterPodRules, PlacementMode, Scope, choose_devices, weights};
+use crate::place::{DeviceChoice, InterPodRules, NodeScoring, PlacementMode, Scope, choose_devices, weights};
 use crate::share;
 use crate::tables::{Placement, Shape, When, ceil_hundredths};
 
@@ -23,7 +23,7 @@ struct NodeFilter<'f> {
     inter_pod: Option<&'f InterPodRules<'f>>,
     /// The bounds of the gang's queues, if the charge of the pod depends on the node.
     bounds: Option<QueueBounds>,
-    strategy: PlacementStrategy,
+    scoring: NodeScoring<'f>,
     mode: PlacementMode,
 }
 
@@ -85,7 +85,7 @@ impl NodeFilter<'_> {
             return Some((node, None));
         }
         let only_pipeline = self.mode == PlacementMode::Simulated;
-        let devices = choose_devices(ledger, pod, node, self.strategy, only_pipeline)?;
+        let devices = choose_devices(ledger, pod, node, &self.scoring, only_pipeline)?;
         Some((node, Some(devices)))
     }
 }
@@ -128,7 +128,11 @@ impl Cycle<'_> {
         let ledger = &*self.ledger;
         ledger.note_work(1);
         let row = ledger.pod(pod);
-        let mut ranking = self.indexes.ranking_for(ledger, row.shape, self.config.placement);
+        let scoring = NodeScoring {
+            strategies: self.config.placement,
+            prices: self.prices,
+        };
+        let mut ranking = self.indexes.ranking_for(ledger, row.shape, scoring);
         if ranking.has_no_candidates() {
             return false;
         }
@@ -145,7 +149,7 @@ impl Cycle<'_> {
             scope,
             inter_pod: rules.as_ref(),
             bounds: QueueBounds::of(ledger, attempt, pod),
-            strategy: self.config.placement.gpu,
+            scoring,
             mode: attempt.mode,
         };
         let scores = PodScores {

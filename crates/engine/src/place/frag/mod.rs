@@ -1,0 +1,157 @@
+//! Placement strategy `frag`: a pod goes where the node loses least of what it is worth for the pods that are still to come.
+//!
+//! | step | module |
+//! |---|---|
+//! | the kinds of nodes and the typical mix of pods, from all pods that the cluster knows | [`mix`] |
+//! | how much of the mix fits if pods could be cut in pieces; its prices: the value of hosting a pod of each type | [`relaxation`], by [`simplex`] and [`knapsack`] |
+//! | what a node is worth: tables from the prices, and fragmentation | [`potential`] |
+//! | when the prices are computed again | [`refresh`] |
+//!
+//! Prices are integers once they are computed, so that scores are the same on every machine. Nothing here looks at single pods, queues or
+//! time. Prices never change within a cycle.
+
+mod knapsack;
+mod mix;
+mod potential;
+mod refresh;
+mod relaxation;
+mod simplex;
+
+use smallvec::SmallVec;
+
+use crate::ids::{GpuGroupId, NodeId, ShapeId};
+use crate::ledger::Ledger;
+use crate::tables::{GpuGroup, GpuKind, Node, Shape, When};
+
+use mix::{Mix, NodeKind};
+use potential::{FreeNode, Potential};
+pub(crate) use refresh::PriceState;
+
+/// Steps of a GPU: hundredths.
+pub(crate) const STEPS: u8 = 100;
+
+/// What nodes are worth, for one mix of pods and one set of nodes.
+#[derive(Clone, Debug)]
+pub(crate) struct Prices {
+    /// By node id: the kind; `None` = the node has no GPUs.
+    kind_of: Vec<Option<u8>>,
+    potential: Potential,
+    /// See [`relaxation::Relaxed::load_bound`].
+    load_bound: f64,
+}
+
+/// Where a pod costs the node least.
+#[derive(Clone, Debug)]
+pub(crate) struct CheapestPlace {
+    /// How much of its worth the node loses, in millionths of a GPU.
+    pub(crate) cost: i64,
+    /// For a pod that shares GPUs: the groups that it joins.
+    pub(crate) joined: SmallVec<[GpuGroupId; 4]>,
+}
+
+/// The GPU that a part of a pod gets.
+#[derive(Clone, Copy)]
+enum Gpu {
+    /// The group at this position of [`FreeNode::parts`], which has so many steps left then.
+    Joined { at: usize, left: u8 },
+    Opened { left: u8 },
+}
+
+impl Prices {
+    /// The prices for these pods; `None` if they or the nodes need no GPUs.
+    pub(crate) fn of(ledger: &Ledger, pods: &[(ShapeId, u64)]) -> Option<Prices> {
+        let (kinds, kind_of) = mix::node_kinds(ledger);
+        Prices::of_mix(ledger, &Mix::of(ledger, &kinds, pods), &kinds, kind_of)
+    }
+
+    fn of_mix(ledger: &Ledger, mix: &Mix, kinds: &[NodeKind], kind_of: Vec<Option<u8>>) -> Option<Prices> {
+        let relaxed = relaxation::solve(mix, kinds)?;
+        // A pivot passes over the rows of the program twice, the tables over the types for each step of a GPU.
+        ledger.note_work(relaxed.pivots as usize * 8 + mix.types.len() * usize::from(STEPS));
+        Some(Prices {
+            kind_of,
+            potential: Potential::new(mix, kinds, &relaxed.values),
+            load_bound: relaxed.load_bound,
+        })
+    }
+
+    /// A load up to which, at most, every pod of the mix can be placed: 1 = the pods request all GPUs of the cluster.
+    pub(crate) fn load_bound(&self) -> f64 {
+        self.load_bound
+    }
+
+    /// Where on the node the pod costs least; `None` if the node has no GPUs, or not enough for the pod.
+    pub(crate) fn cheapest(&self, id: NodeId, node: &Node, shape: &Shape) -> Option<CheapestPlace> {
+        let kind = usize::from((*self.kind_of.get(id.index())?)?);
+        let mut free = FreeNode::of(node);
+        let before = self.potential.of(kind, &free);
+        free.cpu_milli -= shape.base.cpu_milli;
+        let mut joined = SmallVec::new();
+        match shape.gpu {
+            GpuKind::None | GpuKind::Mig { .. } => {}
+            GpuKind::Whole { devices } => free.whole -= devices,
+            GpuKind::Fraction { devices, .. } | GpuKind::Memory { devices, .. } => {
+                let (after, gpus) = self.cheapest_gpus(kind, free, (node, shape), devices)?;
+                return Some(CheapestPlace {
+                    cost: after - before,
+                    joined: gpus,
+                });
+            }
+        }
+        Some(CheapestPlace {
+            cost: self.potential.of(kind, &free) - before,
+            joined: std::mem::take(&mut joined),
+        })
+    }
+
+    /// The potential of the node with the pod on the GPUs where that is smallest, and the groups that the pod joins. Of several GPUs each
+    /// is the best after the ones before.
+    fn cheapest_gpus(
+        &self,
+        kind: usize,
+        mut free: FreeNode,
+        (node, shape): (&Node, &Shape),
+        devices: i64,
+    ) -> Option<(i64, SmallVec<[GpuGroupId; 4]>)> {
+        let when = When::AfterRelease;
+        let need = shape.need_mib(node.memory_mib);
+        let holds = |group: &&GpuGroup| group.holds_gpu(when);
+        let groups: SmallVec<[&GpuGroup; 16]> = node.gpu_groups.iter().filter(holds).collect();
+        let opened_left = FreeNode::steps_of(node.memory_mib - need, node.memory_mib);
+        let mut joined: SmallVec<[GpuGroupId; 4]> = SmallVec::new();
+        let mut openable = node.shareable_devices(when);
+        let mut potential = 0;
+        for _ in 0..devices {
+            let mut best: Option<(i64, Gpu)> = None;
+            let mut consider = |gpu: Gpu, free: &FreeNode| {
+                let worth = self.potential.of(kind, &free.with(gpu));
+                if best.is_none_or(|(least, _)| worth < least) {
+                    best = Some((worth, gpu));
+                }
+            };
+            let mut tried: SmallVec<[(u8, u8); 16]> = SmallVec::new();
+            for (at, group) in groups.iter().enumerate() {
+                if joined.contains(&group.id) || !group.fits(shape, node.memory_mib, when) {
+                    continue;
+                }
+                let left = FreeNode::steps_of(group.available_mib(node.memory_mib, when) - need, node.memory_mib);
+                // GPUs with equal room are worth the same; the first is taken.
+                if !tried.contains(&(free.parts[at], left)) {
+                    tried.push((free.parts[at], left));
+                    consider(Gpu::Joined { at, left }, &free);
+                }
+            }
+            if openable > 0 {
+                consider(Gpu::Opened { left: opened_left }, &free);
+            }
+            let (worth, gpu) = best?;
+            potential = worth;
+            match gpu {
+                Gpu::Joined { at, .. } => joined.push(groups[at].id),
+                Gpu::Opened { .. } => openable -= 1,
+            }
+            free = free.with(gpu);
+        }
+        Some((potential, joined))
+    }
+}
