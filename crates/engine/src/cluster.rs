@@ -162,7 +162,7 @@ impl Cluster {
         Cycle {
             ledger: &mut self.ledger,
             indexes: &mut self.indexes,
-            prices: self.prices.prices().map(|prices| &**prices),
+            prices: self.prices.prices(),
             domains: &mut self.domains,
             gpu_group_names: &self.gpu_group_names,
             resources: &self.resources,

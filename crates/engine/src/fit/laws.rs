@@ -11,7 +11,8 @@ use crate::laws::world::cases;
 use crate::ledger::Ledger;
 use crate::model::{
     Constraints, EnforcementTier, Event, FractioningCondition, GpuFraction, GpuRequest, Labels, MemoryKind,
-    MigStrategy, Millis, NodeSpec, PlacementStrategies, PlacementStrategy, PodKind, PodPhase, PodSpec, Requests, TaskRank,
+    MigStrategy, Millis, NodeSpec, PlacementStrategies, PlacementStrategy, PodKind, PodPhase, PodSpec, Requests,
+    TaskRank,
 };
 use crate::place::{NodeScoring, choose_devices};
 use crate::report::Status;

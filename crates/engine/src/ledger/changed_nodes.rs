@@ -22,6 +22,11 @@ impl ChangedNodes {
         self.nodes.push(node);
     }
 
+    /// The cursor of the last entry of a node: another one after each change of its resources.
+    pub(crate) fn version(&self, node: NodeId) -> u64 {
+        self.last.get(node.index()).map_or(0, |last| last + 1)
+    }
+
     /// Whether the entry at `cursor` is the last one of its node.
     pub(crate) fn is_last(&self, cursor: u64, node: NodeId) -> bool {
         self.last[node.index()] == cursor

@@ -67,6 +67,21 @@ pub enum PlacementStrategy {
     Frag,
 }
 
+impl PlacementStrategy {
+    /// The names used in configuration, for messages.
+    pub const NAMES: &str = "binpack, spread and frag";
+
+    /// The strategy of this name.
+    pub fn by_name(name: &str) -> Option<PlacementStrategy> {
+        match name {
+            "binpack" => Some(PlacementStrategy::Binpack),
+            "spread" => Some(PlacementStrategy::Spread),
+            "frag" => Some(PlacementStrategy::Frag),
+            _ => None,
+        }
+    }
+}
+
 /// The placement strategy for each kind of pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlacementStrategies {

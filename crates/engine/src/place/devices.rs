@@ -35,7 +35,9 @@ pub(crate) fn choose_devices(
         .iter()
         .filter(|group| group.fits(shape, row.memory_mib, When::AfterRelease))
         .collect();
-    let cheapest = scoring.prices_for(strategy).and_then(|prices| prices.cheapest(node, row, shape));
+    let cheapest = scoring
+        .prices_for(strategy)
+        .and_then(|prices| prices.cheapest(ledger.node_at(node), shape));
     match strategy {
         PlacementStrategy::Frag if cheapest.is_some() => {}
         PlacementStrategy::Binpack | PlacementStrategy::Frag => {

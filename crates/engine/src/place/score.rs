@@ -1,7 +1,7 @@
 //! The score of a node for a shape.
 
 use crate::fit::fits;
-use crate::ids::NodeId;
+use crate::ledger::NodeAt;
 use crate::model::{PlacementStrategies, PlacementStrategy};
 use crate::place::frag::Prices;
 use crate::place::weights;
@@ -91,12 +91,8 @@ impl<'p> NodeScoring<'p> {
 }
 
 /// The score of a node with its current resources. `preference` comes from [`static_check`](super::static_check).
-pub(crate) fn node_score(
-    (id, node): (NodeId, &Node),
-    shape: &Shape,
-    preference: i64,
-    scoring: &NodeScoring<'_>,
-) -> NodeScore {
+pub(crate) fn node_score(at: NodeAt<'_>, shape: &Shape, preference: i64, scoring: &NodeScoring<'_>) -> NodeScore {
+    let node = at.row;
     let placement = scoring.strategies;
     let total = node.free.total();
     if fits(node, shape, When::AfterRelease).is_err() {
@@ -124,7 +120,7 @@ pub(crate) fn node_score(
     let free = free.max(0) as u64;
     let packing = match strategy {
         PlacementStrategy::Binpack => NodeScore::binpack(free),
-        PlacementStrategy::Frag => match scoring.prices.and_then(|prices| prices.cheapest(id, node, shape)) {
+        PlacementStrategy::Frag => match scoring.prices.and_then(|prices| prices.cheapest(at, shape)) {
             Some(place) => NodeScore::PACKING_EQUAL.saturating_add_signed(place.cost.saturating_neg()),
             None => NodeScore::binpack(free),
         },

@@ -7,7 +7,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::ids::{NodeId, ShapeId};
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, NodeAt};
 use crate::model::{PlacementStrategies, ShareTerms};
 use crate::place::node_check::{kind_check, static_check};
 use crate::place::pod::{best_of, best_of_fitting};
@@ -113,10 +113,7 @@ impl ShapeIndexes {
         if !self.requests.contains_key(&key) && self.requests.len() >= REQUESTS_MAX {
             self.requests.clear();
         }
-        let index = self
-            .requests
-            .entry(key)
-            .or_insert_with(|| ShapeIndex::new(None));
+        let index = self.requests.entry(key).or_insert_with(|| ShapeIndex::new(None));
         index.catch_up(ledger, &request, &RequestRules(&scoring));
         Ranking::Request {
             index,
@@ -184,7 +181,7 @@ pub(crate) trait ScoreRules {
     /// The check of a node's spec: its preference; `None` = the node rejects the shape.
     fn check(&self, node: &Node, shape: &Shape) -> Option<i64>;
     /// The score of a node with this preference.
-    fn score(&self, node: (NodeId, &Node), shape: &Shape, preference: i64) -> NodeScore;
+    fn score(&self, node: NodeAt<'_>, shape: &Shape, preference: i64) -> NodeScore;
 }
 
 /// The exact scores of a shape.
@@ -195,7 +192,7 @@ impl ScoreRules for ShapeRules<'_> {
         static_check(node, shape).ok()
     }
 
-    fn score(&self, node: (NodeId, &Node), shape: &Shape, preference: i64) -> NodeScore {
+    fn score(&self, node: NodeAt<'_>, shape: &Shape, preference: i64) -> NodeScore {
         node_score(node, shape, preference, self.0)
     }
 }
@@ -208,9 +205,13 @@ impl ScoreRules for RequestRules<'_> {
         kind_check(node, shape).ok().map(|()| 0)
     }
 
-    fn score(&self, node: (NodeId, &Node), shape: &Shape, preference: i64) -> NodeScore {
+    fn score(&self, node: NodeAt<'_>, shape: &Shape, preference: i64) -> NodeScore {
         let score = node_score(node, shape, preference, self.0);
-        if self.0.is_monotonic() { score } else { score.with_best_packing() }
+        if self.0.is_monotonic() {
+            score
+        } else {
+            score.with_best_packing()
+        }
     }
 }
 
@@ -316,7 +317,7 @@ impl ShapeIndex {
 
     fn evaluate(&self, ledger: &Ledger, shape: &Shape, node: NodeId, rules: &impl ScoreRules) -> NodeScore {
         match self.preference[node.index()] {
-            Some(preference) => rules.score((node, ledger.node(node)), shape, i64::from(preference)),
+            Some(preference) => rules.score(ledger.node_at(node), shape, i64::from(preference)),
             None => NodeScore::UNFIT,
         }
     }
@@ -328,7 +329,7 @@ impl ShapeIndex {
         }
         let (row, shape) = (ledger.node(node), ledger.shape(shape));
         match static_check(row, shape) {
-            Ok(preference) => node_score((node, row), shape, preference, scoring),
+            Ok(preference) => node_score(ledger.node_at(node), shape, preference, scoring),
             Err(_) => NodeScore::UNFIT,
         }
     }
@@ -481,7 +482,7 @@ mod tests {
             for shape in (0..ledger.shapes.len()).map(ShapeId::new) {
                 let scoring = NodeScoring {
                     strategies: placement,
-                    prices: cluster.prices.prices().map(|prices| &**prices),
+                    prices: cluster.prices.prices(),
                 };
                 let [own, request] = best(ledger, shape, &scoring);
                 assert_eq!(own, request, "{:?}", ledger.shape(shape));

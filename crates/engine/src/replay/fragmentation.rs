@@ -19,11 +19,15 @@ pub(super) struct NodeState {
 }
 
 impl NodeState {
-    /// The state of a node; the GPUs are in no order.
+    /// The state of a node; the GPUs are in no order, and those of whole-GPU pods are left out.
     pub(super) fn of(node: &Node, marks: &NodeMarks) -> NodeState {
         let mut gpus: SmallVec<[i64; 8]> = SmallVec::new();
         gpus.resize(node.free.idle.gpus.max(0) as usize, GPU_MILLI);
-        gpus.extend(node.gpu_groups.iter().map(|group| group.available_mib(node.memory_mib, When::Now)));
+        gpus.extend(
+            node.gpu_groups
+                .iter()
+                .map(|group| group.available_mib(node.memory_mib, When::Now)),
+        );
         NodeState {
             cpu_milli: node.free.idle.cpu_milli,
             model: marks.model,
@@ -98,7 +102,10 @@ impl TypicalPods {
             let key = (pod.cpu_milli, pod.gpu_milli, pod.gpus, pod.models.join("|"));
             counts.entry(key).or_insert((0, bits(&pod.models))).0 += 1;
         }
-        let mut types: Vec<_> = counts.into_iter().map(|(key, (count, models))| (count, key, models)).collect();
+        let mut types: Vec<_> = counts
+            .into_iter()
+            .map(|(key, (count, models))| (count, key, models))
+            .collect();
         types.sort_by_key(|of| Reverse(of.clone()));
         let mut chosen = Vec::new();
         let mut counted = 0;

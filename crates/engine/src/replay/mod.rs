@@ -290,7 +290,7 @@ fn choose(cluster: &mut Cluster, strategies: PlacementStrategies, pod: PodId) ->
     let ledger = &cluster.ledger;
     let scoring = NodeScoring {
         strategies,
-        prices: cluster.prices.prices().map(|prices| &**prices),
+        prices: cluster.prices.prices(),
     };
     let shape = ledger.pod(pod).shape;
     let mut ranking = cluster.indexes.ranking_for(ledger, shape, scoring);

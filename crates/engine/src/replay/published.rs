@@ -7,7 +7,7 @@ use super::fragmentation::{NodeState, TypicalPods};
 use super::{GPU_MILLI, NodeMarks, TracePod};
 use crate::fit::fits;
 use crate::ids::{GpuGroupId, NodeId, PodId};
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, NodeAt};
 use crate::place::score::NodeScore;
 use crate::place::shape_index::{ScoreRules, ShapeIndex};
 use crate::place::static_check;
@@ -135,12 +135,12 @@ impl ScoreRules for PublishedRules<'_> {
         static_check(node, shape).ok()
     }
 
-    fn score(&self, (id, node): (NodeId, &Node), shape: &Shape, _: i64) -> NodeScore {
-        if fits(node, shape, When::Now).is_err() {
+    fn score(&self, NodeAt { id, row, .. }: NodeAt<'_>, shape: &Shape, _: i64) -> NodeScore {
+        if fits(row, shape, When::Now).is_err() {
             return NodeScore::UNFIT;
         }
         let marks = &self.marks[id.index()];
-        NodeScore::of_packing(self.points(node, marks), node.rank)
+        NodeScore::of_packing(self.points(row, marks), row.rank)
     }
 }
 
@@ -151,7 +151,7 @@ impl PublishedRules<'_> {
             PublishedPolicy::Random => 0,
             PublishedPolicy::BestFit => best_fit(&NodeState::of(node, marks), pod),
             PublishedPolicy::DotProduct => dot_product(&NodeState::of(node, marks), pod),
-            PublishedPolicy::GpuPacking => gpu_packing(&NodeState::of(node, marks), pod),
+            PublishedPolicy::GpuPacking => gpu_packing(&NodeState::numbered(node, marks), pod),
             PublishedPolicy::GpuClustering => gpu_clustering(&NodeState::of(node, marks), marks, pod),
             PublishedPolicy::Fgd => fgd(self.typical, &NodeState::numbered(node, marks), pod),
         };

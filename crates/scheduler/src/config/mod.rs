@@ -98,7 +98,7 @@ fn fail(path: &str, message: String) -> Error {
 fn left_out(listed: &[Plugin], placement: PlacementStrategies) -> Option<String> {
     let is_listed = |name: &str| listed.iter().any(|plugin| plugin.name == name);
     let of_placement: &[&str] = match placement.gpu {
-        PlacementStrategy::Binpack => &["gpupack", "gpusharingorder"],
+        PlacementStrategy::Binpack | PlacementStrategy::Frag => &["gpupack", "gpusharingorder"],
         PlacementStrategy::Spread => &["gpuspread"],
     };
     let is_expected = |name: &&str| match *name {
@@ -278,9 +278,10 @@ impl Arguments<'_> {
 
     fn strategy(&self, name: &str) -> Result<PlacementStrategy, String> {
         match self.text(name).as_deref() {
-            None | Some("" | "binpack") => Ok(PlacementStrategy::Binpack),
-            Some("spread") => Ok(PlacementStrategy::Spread),
-            Some(other) => Err(self.unknown(name, other, "binpack and spread")),
+            None | Some("") => Ok(PlacementStrategy::Binpack),
+            Some(known) => {
+                PlacementStrategy::by_name(known).ok_or_else(|| self.unknown(name, known, PlacementStrategy::NAMES))
+            }
         }
     }
 

@@ -89,7 +89,10 @@ pub(super) fn node_kinds(ledger: &Ledger) -> (Vec<NodeKind>, Vec<Option<u8>>) {
         kinds.min_by_key(|(_, kind)| kind.key.distance(key)).map(|(at, _)| at)
     };
     let kind_of = |node: &Node| Some(most_similar(&KindKey::of(node))? as u8);
-    let by_node = ledger.nodes.iter().map(|node| Some(node).filter(with_gpus).and_then(kind_of));
+    let by_node = ledger
+        .nodes
+        .iter()
+        .map(|node| Some(node).filter(with_gpus).and_then(kind_of));
     let by_node = by_node.collect();
     let counted_as: Vec<Option<usize>> = rare.iter().map(|kind| most_similar(&kind.key)).collect();
     for (kind, at) in rare.iter().zip(counted_as) {
@@ -114,7 +117,9 @@ impl PodType {
     fn of(shape: &Shape, kinds: &[NodeKind], examples: &[Node]) -> Option<PodType> {
         let devices = match shape.gpu {
             GpuKind::Mig { .. } => return None,
-            GpuKind::None | GpuKind::Whole { .. } | GpuKind::Fraction { .. } | GpuKind::Memory { .. } => shape.devices(),
+            GpuKind::None | GpuKind::Whole { .. } | GpuKind::Fraction { .. } | GpuKind::Memory { .. } => {
+                shape.devices()
+            }
         };
         let steps_on = |(kind, node): (&NodeKind, &Node)| {
             let fits = devices > 0 && devices <= kind.key.gpus && fits_empty_node(node, shape);
@@ -197,7 +202,9 @@ impl Mix {
         let theirs: BTreeMap<&PodType, u64> = other.types.iter().map(|(of, count)| (of, *count)).collect();
         let mut common = part(self.cpu_pods, self).min(part(other.cpu_pods, other));
         for (of, count) in &self.types {
-            common += theirs.get(of).map_or(0.0, |their| part(*count, self).min(part(*their, other)));
+            common += theirs
+                .get(of)
+                .map_or(0.0, |their| part(*count, self).min(part(*their, other)));
         }
         1.0 - common
     }

@@ -17,14 +17,17 @@ mod refresh;
 mod relaxation;
 mod simplex;
 
+use std::borrow::Cow;
+use std::cell::RefCell;
+
 use smallvec::SmallVec;
 
-use crate::ids::{GpuGroupId, NodeId, ShapeId};
-use crate::ledger::Ledger;
+use crate::ids::{GpuGroupId, ShapeId};
+use crate::ledger::{Ledger, NodeAt};
 use crate::tables::{GpuGroup, GpuKind, Node, Shape, When};
 
 use mix::{Mix, NodeKind};
-use potential::{FreeNode, Potential};
+use potential::{NodeProfile, Potential, Taken, steps_of};
 pub(crate) use refresh::PriceState;
 
 /// Steps of a GPU: hundredths.
@@ -38,6 +41,15 @@ pub(crate) struct Prices {
     potential: Potential,
     /// See [`relaxation::Relaxed::load_bound`].
     load_bound: f64,
+    /// By node id: the profile of the node at a version of it. Many shapes ask for the same.
+    profiles: RefCell<Vec<Option<KnownProfile>>>,
+}
+
+#[derive(Clone, Debug)]
+struct KnownProfile {
+    version: u64,
+    profile: NodeProfile,
+    potential: i64,
 }
 
 /// Where a pod costs the node least.
@@ -47,14 +59,6 @@ pub(crate) struct CheapestPlace {
     pub(crate) cost: i64,
     /// For a pod that shares GPUs: the groups that it joins.
     pub(crate) joined: SmallVec<[GpuGroupId; 4]>,
-}
-
-/// The GPU that a part of a pod gets.
-#[derive(Clone, Copy)]
-enum Gpu {
-    /// The group at this position of [`FreeNode::parts`], which has so many steps left then.
-    Joined { at: usize, left: u8 },
-    Opened { left: u8 },
 }
 
 impl Prices {
@@ -72,6 +76,7 @@ impl Prices {
             kind_of,
             potential: Potential::new(mix, kinds, &relaxed.values),
             load_bound: relaxed.load_bound,
+            profiles: RefCell::default(),
         })
     }
 
@@ -81,26 +86,43 @@ impl Prices {
     }
 
     /// Where on the node the pod costs least; `None` if the node has no GPUs, or not enough for the pod.
-    pub(crate) fn cheapest(&self, id: NodeId, node: &Node, shape: &Shape) -> Option<CheapestPlace> {
+    pub(crate) fn cheapest(&self, at: NodeAt<'_>, shape: &Shape) -> Option<CheapestPlace> {
+        let NodeAt { id, row: node, version } = at;
         let kind = usize::from((*self.kind_of.get(id.index())?)?);
-        let mut free = FreeNode::of(node);
-        let before = self.potential.of(kind, &free);
-        free.cpu_milli -= shape.base.cpu_milli;
-        let mut joined = SmallVec::new();
-        match shape.gpu {
-            GpuKind::None | GpuKind::Mig { .. } => {}
-            GpuKind::Whole { devices } => free.whole -= devices,
-            GpuKind::Fraction { devices, .. } | GpuKind::Memory { devices, .. } => {
-                let (after, gpus) = self.cheapest_gpus(kind, free, (node, shape), devices)?;
-                return Some(CheapestPlace {
-                    cost: after - before,
-                    joined: gpus,
-                });
-            }
+        let mut profiles = self.profiles.borrow_mut();
+        profiles.resize(self.kind_of.len(), None);
+        let known = &mut profiles[id.index()];
+        if known.as_ref().is_none_or(|known| known.version != version) {
+            let profile = self.potential.profile(kind, node);
+            let potential = self.potential.after(kind, &profile, 0, Taken::default());
+            *known = Some(KnownProfile {
+                version,
+                profile,
+                potential,
+            });
         }
+        let KnownProfile { profile, potential, .. } = known.as_ref()?;
+        let cpu_milli = shape.base.cpu_milli;
+        let (after, joined) = match shape.gpu {
+            GpuKind::None | GpuKind::Mig { .. } => {
+                let after = self.potential.after(kind, profile, cpu_milli, Taken::default());
+                (after, SmallVec::new())
+            }
+            GpuKind::Whole { devices } => {
+                let taken = Taken {
+                    gpus: devices,
+                    before: STEPS,
+                    after: 0,
+                };
+                (self.potential.after(kind, profile, cpu_milli, taken), SmallVec::new())
+            }
+            GpuKind::Fraction { devices, .. } | GpuKind::Memory { devices, .. } => {
+                self.cheapest_gpus(kind, profile, (node, shape), devices)?
+            }
+        };
         Some(CheapestPlace {
-            cost: self.potential.of(kind, &free) - before,
-            joined: std::mem::take(&mut joined),
+            cost: after - potential,
+            joined,
         })
     }
 
@@ -109,24 +131,30 @@ impl Prices {
     fn cheapest_gpus(
         &self,
         kind: usize,
-        mut free: FreeNode,
+        profile: &NodeProfile,
         (node, shape): (&Node, &Shape),
         devices: i64,
     ) -> Option<(i64, SmallVec<[GpuGroupId; 4]>)> {
         let when = When::AfterRelease;
         let need = shape.need_mib(node.memory_mib);
         let holds = |group: &&GpuGroup| group.holds_gpu(when);
+        // In the order of the parts of the profile.
         let groups: SmallVec<[&GpuGroup; 16]> = node.gpu_groups.iter().filter(holds).collect();
-        let opened_left = FreeNode::steps_of(node.memory_mib - need, node.memory_mib);
+        let opened = Taken {
+            gpus: 1,
+            before: STEPS,
+            after: steps_of(node.memory_mib - need, node.memory_mib),
+        };
         let mut joined: SmallVec<[GpuGroupId; 4]> = SmallVec::new();
         let mut openable = node.shareable_devices(when);
         let mut potential = 0;
-        for _ in 0..devices {
-            let mut best: Option<(i64, Gpu)> = None;
-            let mut consider = |gpu: Gpu, free: &FreeNode| {
-                let worth = self.potential.of(kind, &free.with(gpu));
-                if best.is_none_or(|(least, _)| worth < least) {
-                    best = Some((worth, gpu));
+        let mut profile = Cow::Borrowed(profile);
+        for at_device in 1..=devices {
+            let mut best: Option<(i64, Option<usize>, Taken)> = None;
+            let mut consider = |group: Option<usize>, taken: Taken| {
+                let after = self.potential.after(kind, &profile, shape.base.cpu_milli, taken);
+                if best.is_none_or(|(least, ..)| after < least) {
+                    best = Some((after, group, taken));
                 }
             };
             let mut tried: SmallVec<[(u8, u8); 16]> = SmallVec::new();
@@ -134,23 +162,26 @@ impl Prices {
                 if joined.contains(&group.id) || !group.fits(shape, node.memory_mib, when) {
                     continue;
                 }
-                let left = FreeNode::steps_of(group.available_mib(node.memory_mib, when) - need, node.memory_mib);
+                let before = profile.parts[at];
+                let after = steps_of(group.available_mib(node.memory_mib, when) - need, node.memory_mib);
                 // GPUs with equal room are worth the same; the first is taken.
-                if !tried.contains(&(free.parts[at], left)) {
-                    tried.push((free.parts[at], left));
-                    consider(Gpu::Joined { at, left }, &free);
+                if !tried.contains(&(before, after)) {
+                    tried.push((before, after));
+                    consider(Some(at), Taken { gpus: 1, before, after });
                 }
             }
             if openable > 0 {
-                consider(Gpu::Opened { left: opened_left }, &free);
+                consider(None, opened);
             }
-            let (worth, gpu) = best?;
-            potential = worth;
-            match gpu {
-                Gpu::Joined { at, .. } => joined.push(groups[at].id),
-                Gpu::Opened { .. } => openable -= 1,
+            let (after, group, taken) = best?;
+            potential = after;
+            match group {
+                Some(at) => joined.push(groups[at].id),
+                None => openable -= 1,
             }
-            free = free.with(gpu);
+            if at_device < devices {
+                self.potential.take(kind, profile.to_mut(), taken);
+            }
         }
         Some((potential, joined))
     }

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use crate::place::frag::knapsack::BestFill;
 use crate::place::frag::mix::{Mix, NodeKind, PodType};
-use crate::place::frag::{Gpu, STEPS, relaxation};
+use crate::place::frag::{STEPS, relaxation};
 use crate::tables::{Node, When};
 
 /// Unit of worth: a millionth of a GPU.
@@ -30,65 +30,55 @@ const TYPICAL_PERCENT: u64 = 95;
 /// Fixed point of CPU prices and of frequencies.
 const FIXED_BITS: u32 = 16;
 
-/// What is free on a node.
+/// What is free on a node, and sums over its free GPUs.
 #[derive(Clone, Debug)]
-pub(super) struct FreeNode {
-    pub(super) cpu_milli: i64,
-    /// Free GPUs.
-    pub(super) whole: i64,
-    /// By GPU group that holds its GPU: the free steps.
+pub(super) struct NodeProfile {
+    cpu_milli: i64,
+    /// By GPU group that holds its GPU, in the order of the node: the free steps.
     pub(super) parts: SmallVec<[u8; 16]>,
+    /// Free steps of all GPUs.
+    steps: i64,
+    /// By price of CPU: the worth of all GPUs.
+    worth: [i64; CPU_PRICES],
+    /// By level of the class.
+    room: SmallVec<[Room; 24]>,
 }
 
-impl FreeNode {
-    /// What is free once all releasing pods have left.
-    pub(super) fn of(node: &Node) -> FreeNode {
-        let when = When::AfterRelease;
-        let total = node.free.total();
-        let held = node.gpu_groups.iter().filter(|group| group.holds_gpu(when));
-        FreeNode {
-            cpu_milli: total.cpu_milli,
-            whole: total.gpus,
-            parts: held
-                .map(|group| FreeNode::steps_of(group.available_mib(node.memory_mib, when), node.memory_mib))
-                .collect(),
-        }
-    }
+/// The GPUs of a node by one level.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    /// GPUs with so many free steps or more.
+    gpus: i64,
+    /// The free steps of the others.
+    less: i64,
+}
 
-    /// Free steps of a GPU with this much free memory.
-    pub(super) fn steps_of(free_mib: i64, memory_mib: i64) -> u8 {
-        let steps = free_mib.max(0) * i64::from(STEPS) / memory_mib.max(1);
-        steps.min(i64::from(STEPS)) as u8
-    }
+/// GPUs that lose free steps. Nothing = no GPU does.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Taken {
+    /// How many GPUs.
+    pub(super) gpus: i64,
+    /// The free steps of each before.
+    pub(super) before: u8,
+    /// The free steps of one of them after; the others have none.
+    pub(super) after: u8,
+}
 
-    /// The node after a share of this GPU is taken.
-    pub(super) fn with(&self, gpu: Gpu) -> FreeNode {
-        let mut after = self.clone();
-        match gpu {
-            Gpu::Joined { at, left } => after.parts[at] = left,
-            Gpu::Opened { left } => {
-                after.whole -= 1;
-                after.parts.push(left);
-            }
-        }
-        after
-    }
-
-    fn steps(&self) -> i64 {
-        let parts: i64 = self.parts.iter().map(|steps| i64::from(*steps)).sum();
-        self.whole.max(0) * i64::from(STEPS) + parts
-    }
+/// Free steps of a GPU with this much free memory.
+pub(super) fn steps_of(free_mib: i64, memory_mib: i64) -> u8 {
+    let steps = free_mib.max(0) * i64::from(STEPS) / memory_mib.max(1);
+    steps.min(i64::from(STEPS)) as u8
 }
 
 /// The worth of a GPU by free steps and price of CPU, in millionths of a GPU.
 type Worth = Vec<[i64; CPU_PRICES]>;
 
-/// A typical pod on the nodes of a class.
+/// A typical pod that can run on the nodes of a class.
 #[derive(Clone, Copy, Debug)]
 struct Typical {
-    /// Position in [`Class::levels`]; `None` = the pod can't run there.
-    level: Option<u8>,
-    devices: u8,
+    /// Position in [`Class::levels`].
+    level: u8,
+    devices: i64,
     cpu_milli: i64,
     /// Its part of the typical pods, fixed-point.
     frequency: i64,
@@ -154,15 +144,44 @@ impl Potential {
         }
     }
 
-    /// The potential of a node of this kind.
-    pub(super) fn of(&self, kind: usize, free: &FreeNode) -> i64 {
+    /// What is free on a node of this kind once all releasing pods have left.
+    pub(super) fn profile(&self, kind: usize, node: &Node) -> NodeProfile {
+        let when = When::AfterRelease;
         let class = &self.classes[self.class_of[kind]];
-        let cpu_milli = free.cpu_milli.max(0);
-        let worth = class.worth(free, &self.cpu_prices.map(|price| (price * cpu_milli) >> FIXED_BITS));
-        let steps = free.steps();
+        let total = node.free.total();
+        let mut profile = NodeProfile {
+            cpu_milli: total.cpu_milli,
+            parts: SmallVec::new(),
+            steps: 0,
+            worth: [0; CPU_PRICES],
+            room: class.levels.iter().map(|_| Room { gpus: 0, less: 0 }).collect(),
+        };
+        class.count(&mut profile, STEPS, total.gpus.max(0));
+        for group in node.gpu_groups.iter().filter(|group| group.holds_gpu(when)) {
+            let steps = steps_of(group.available_mib(node.memory_mib, when), node.memory_mib);
+            class.count(&mut profile, steps, 1);
+            profile.parts.push(steps);
+        }
+        profile
+    }
+
+    /// Takes GPUs of a profile; not those of groups, whose `parts` the caller keeps.
+    pub(super) fn take(&self, kind: usize, profile: &mut NodeProfile, taken: Taken) {
+        let class = &self.classes[self.class_of[kind]];
+        class.count(profile, taken.before, -taken.gpus);
+        class.count(profile, taken.after, 1);
+    }
+
+    /// The potential of a node of this kind after CPU and GPUs are taken.
+    pub(super) fn after(&self, kind: usize, profile: &NodeProfile, cpu_milli: i64, taken: Taken) -> i64 {
+        let class = &self.classes[self.class_of[kind]];
+        let cpu_milli = (profile.cpu_milli - cpu_milli).max(0);
+        let worth = class.worth_after(profile, &self.cpu_prices, cpu_milli, taken);
+        let steps = profile.steps - taken.gpus * i64::from(taken.before) + i64::from(taken.after);
+        let fragments = class.fragments_after(profile, cpu_milli, steps, taken);
         let with_cpu = (self.gpus_per_cpu * cpu_milli) >> FIXED_BITS;
         let without_cpu = (steps * MICRO_PER_STEP - with_cpu).max(0);
-        (class.fragmentation(free, steps) + without_cpu) / HINDRANCE_DIVISOR - worth
+        (fragments + without_cpu) / HINDRANCE_DIVISOR - worth
     }
 }
 
@@ -203,13 +222,16 @@ impl Class {
         let mut levels: SmallVec<[u8; 32]> = typical.iter().filter_map(|(of, _)| of.steps[kind]).collect();
         levels.sort_unstable();
         levels.dedup();
-        let row = |(of, frequency): &(&PodType, i64)| Typical {
-            level: of.steps[kind].and_then(|steps| levels.binary_search(&steps).ok()).map(|at| at as u8),
-            devices: u8::try_from(of.devices).unwrap_or(u8::MAX),
-            cpu_milli: of.cpu_milli,
-            frequency: *frequency,
-        };
-        let typical = typical.iter().map(row).collect();
+        let typical = typical.iter().filter_map(|(of, frequency)| {
+            let level = levels.binary_search(&of.steps[kind]?).ok()?;
+            Some(Typical {
+                level: level as u8,
+                devices: of.devices,
+                cpu_milli: of.cpu_milli,
+                frequency: *frequency,
+            })
+        });
+        let typical = typical.collect();
         Class {
             worth: Vec::new(),
             levels,
@@ -217,44 +239,54 @@ impl Class {
         }
     }
 
-    /// The worth of the best pods for the node; `cpu_worth` = that of its free CPU at each price.
-    fn worth(&self, free: &FreeNode, cpu_worth: &[i64; CPU_PRICES]) -> i64 {
-        let mut sums = *cpu_worth;
-        let whole = free.whole.max(0);
-        for (sum, worth) in sums.iter_mut().zip(&self.worth[usize::from(STEPS)]) {
-            *sum += whole * worth;
+    /// Counts GPUs of so many free steps in a profile; a negative number removes them.
+    fn count(&self, profile: &mut NodeProfile, steps: u8, gpus: i64) {
+        profile.steps += gpus * i64::from(steps);
+        for (sum, worth) in profile.worth.iter_mut().zip(&self.worth[usize::from(steps)]) {
+            *sum += gpus * worth;
         }
-        for part in &free.parts {
-            for (sum, worth) in sums.iter_mut().zip(&self.worth[usize::from(*part)]) {
-                *sum += worth;
+        for (room, level) in profile.room.iter_mut().zip(&self.levels) {
+            if steps >= *level {
+                room.gpus += gpus;
+            } else {
+                room.less += gpus * i64::from(steps);
             }
         }
-        sums.into_iter().min().unwrap_or(0)
+    }
+
+    /// The worth of the best pods for the node.
+    fn worth_after(&self, profile: &NodeProfile, prices: &[i64; CPU_PRICES], cpu_milli: i64, taken: Taken) -> i64 {
+        let (before, after) = (
+            &self.worth[usize::from(taken.before)],
+            &self.worth[usize::from(taken.after)],
+        );
+        let mut least = i64::MAX;
+        for at in 0..CPU_PRICES {
+            let cpu = (prices[at] * cpu_milli) >> FIXED_BITS;
+            least = least.min(profile.worth[at] + cpu - taken.gpus * before[at] + after[at]);
+        }
+        least
     }
 
     /// The free GPUs that the next typical pod can't use, in expectation; `steps` = all free ones. What a pod without GPUs can't use is the
     /// rest of the frequencies.
-    fn fragmentation(&self, free: &FreeNode, steps: i64) -> i64 {
-        let whole = free.whole.max(0);
-        // By level: GPUs with so much room, and the steps of those with less.
-        let mut room: SmallVec<[(i64, i64); 32]> = SmallVec::new();
-        for level in &self.levels {
-            let (mut gpus, mut less) = (whole, 0);
-            for part in &free.parts {
-                let has_room = i64::from(part >= level);
-                gpus += has_room;
-                less += (1 - has_room) * i64::from(*part);
-            }
-            room.push((gpus, less));
+    fn fragments_after(&self, profile: &NodeProfile, cpu_milli: i64, steps: i64, taken: Taken) -> i64 {
+        let Taken { gpus, before, after } = taken;
+        let mut rooms: SmallVec<[Room; 24]> = SmallVec::new();
+        for (room, level) in profile.room.iter().zip(&self.levels) {
+            let (before_has, after_has) = (i64::from(before >= *level), i64::from(after >= *level));
+            rooms.push(Room {
+                gpus: room.gpus - gpus * before_has + after_has,
+                less: room.less - gpus * (1 - before_has) * i64::from(before) + (1 - after_has) * i64::from(after),
+            });
         }
-        let mut fragments = steps << FIXED_BITS;
+        let mut usable = 0;
         for of in &self.typical {
-            let Some(level) = of.level else { continue };
-            let (gpus, less) = room[usize::from(level)];
-            if gpus >= i64::from(of.devices) && free.cpu_milli >= of.cpu_milli {
-                fragments -= of.frequency * (steps - less);
+            let room = rooms[usize::from(of.level)];
+            if room.gpus >= of.devices && cpu_milli >= of.cpu_milli {
+                usable += of.frequency * (steps - room.less);
             }
         }
-        (fragments * MICRO_PER_STEP) >> FIXED_BITS
+        (((steps << FIXED_BITS) - usable) * MICRO_PER_STEP) >> FIXED_BITS
     }
 }

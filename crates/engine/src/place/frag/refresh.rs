@@ -1,7 +1,5 @@
 //! When the prices are computed: with the first pods, and again after the mix of pods or the nodes have changed enough.
 
-use std::sync::Arc;
-
 use crate::cluster::Cluster;
 use crate::ledger::Ledger;
 use crate::model::{Config, PlacementStrategy};
@@ -18,7 +16,7 @@ const CHANGED_PART: f64 = 0.1;
 /// The prices of a cluster, and what they were computed from.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PriceState {
-    prices: Option<Arc<Prices>>,
+    prices: Option<Box<Prices>>,
     kinds: Vec<NodeKind>,
     mix: Mix,
     /// Pods that were counted last.
@@ -29,14 +27,14 @@ pub(crate) struct PriceState {
 }
 
 impl PriceState {
-    pub(crate) fn prices(&self) -> Option<&Arc<Prices>> {
-        self.prices.as_ref()
+    pub(crate) fn prices(&self) -> Option<&Prices> {
+        self.prices.as_deref()
     }
 
     /// Prices that stay until the nodes change, for the replay of traces whose mix is known.
     pub(crate) fn fixed(prices: Option<Prices>) -> PriceState {
         PriceState {
-            prices: prices.map(Arc::new),
+            prices: prices.map(Box::new),
             ..PriceState::default()
         }
     }
@@ -56,13 +54,15 @@ impl PriceState {
         let is_similar = same_kinds(&kinds, &self.kinds) && mix.distance(&self.mix) < CHANGED_PART;
         match &mut self.prices {
             Some(prices) if is_similar => {
+                // A node may have other resources than before.
+                prices.profiles.take();
                 if prices.kind_of == kind_of {
                     return false;
                 }
-                Arc::make_mut(prices).kind_of = kind_of;
+                prices.kind_of = kind_of;
             }
             prices => {
-                *prices = Prices::of_mix(ledger, &mix, &kinds, kind_of).map(Arc::new);
+                *prices = Prices::of_mix(ledger, &mix, &kinds, kind_of).map(Box::new);
                 (self.kinds, self.mix) = (kinds, mix);
             }
         }

@@ -88,7 +88,10 @@ pub(super) fn solve(mix: &Mix, kinds: &[NodeKind]) -> Option<Relaxed> {
     }
     let duals = problem.program.duals();
     Some(Relaxed {
-        values: duals[..mix.types.len()].iter().map(|value| value.max(0.0) * gpus as f64).collect(),
+        values: duals[..mix.types.len()]
+            .iter()
+            .map(|value| value.max(0.0) * gpus as f64)
+            .collect(),
         load_bound,
         pivots: PIVOTS_MAX - pivots,
     })
@@ -196,7 +199,12 @@ impl<'m> Problem<'m> {
                 added += 1;
             }
         }
-        let hosted: f64 = self.demand.iter().enumerate().map(|(at, demand)| price(at) * demand).sum();
+        let hosted: f64 = self
+            .demand
+            .iter()
+            .enumerate()
+            .map(|(at, demand)| price(at) * demand)
+            .sum();
         let worth = hosted + cpu_floor.min(price(self.rows.cpu_pods())) * self.cpu_demand;
         let bound = if worth > 0.0 { cost / worth } else { f64::INFINITY };
         (bound, added)
@@ -249,11 +257,17 @@ mod tests {
         // CPU: half of the GPUs find none.
         assert_eq!(load_bound(&mix(&[(16_000, 1, 100, 1)], 0), kind(10, 8, 64_000)), 0.5);
         // CPU of pods without GPUs: 8 cores per GPU are there, each GPU pod needs 4 and brings 12 more.
-        assert_eq!(load_bound(&mix(&[(4_000, 1, 100, 1)], 12_000), kind(10, 8, 64_000)), 0.5);
+        assert_eq!(
+            load_bound(&mix(&[(4_000, 1, 100, 1)], 12_000), kind(10, 8, 64_000)),
+            0.5
+        );
         // Parts: a GPU holds one of 60 steps.
         assert_eq!(load_bound(&mix(&[(0, 1, 60, 1)], 0), kind(10, 8, 64_000)), 0.6);
         // Parts that fill a GPU together.
-        assert_eq!(load_bound(&mix(&[(0, 1, 60, 1), (0, 1, 40, 1)], 0), kind(10, 8, 64_000)), 1.0);
+        assert_eq!(
+            load_bound(&mix(&[(0, 1, 60, 1), (0, 1, 40, 1)], 0), kind(10, 8, 64_000)),
+            1.0
+        );
         // A pod of four GPUs counts as a quarter on each.
         assert_eq!(load_bound(&mix(&[(64_000, 4, 100, 1)], 0), kind(10, 8, 64_000)), 0.5);
     }

@@ -65,11 +65,15 @@ impl LinearProgram {
     /// Improves the solution until it is optimal, or `pivots` are used up; counts them down.
     pub(super) fn maximise(&mut self, pivots: &mut u32) {
         while *pivots > 0 {
-            let Some(entering) = self.entering(&self.duals()) else { return };
+            let Some(entering) = self.entering(&self.duals()) else {
+                return;
+            };
             *pivots -= 1;
             let direction = self.direction(entering);
             // All our programs are bounded; a direction without a bound is a rounding error.
-            let Some(row) = self.leaving_row(&direction) else { return };
+            let Some(row) = self.leaving_row(&direction) else {
+                return;
+            };
             self.pivot(entering, row, &direction);
         }
     }
@@ -82,7 +86,10 @@ impl LinearProgram {
             let cost = self.cost(*basic);
             if cost != 0.0 {
                 let of_row = &self.inverse[row * rows..(row + 1) * rows];
-                duals.iter_mut().zip(of_row).for_each(|(dual, entry)| *dual += cost * entry);
+                duals
+                    .iter_mut()
+                    .zip(of_row)
+                    .for_each(|(dual, entry)| *dual += cost * entry);
             }
         }
         duals
@@ -91,9 +98,7 @@ impl LinearProgram {
     /// The result of the current solution.
     pub(super) fn objective(&self) -> f64 {
         let basics = self.basis.iter().zip(&self.values);
-        basics
-            .map(|(basic, value)| self.cost(*basic) * value)
-            .sum()
+        basics.map(|(basic, value)| self.cost(*basic) * value).sum()
     }
 
     fn cost(&self, variable: Variable) -> f64 {
@@ -152,9 +157,8 @@ impl LinearProgram {
         let mut best: Option<(f64, usize)> = None;
         for (row, fall) in direction.iter().enumerate().filter(|(_, fall)| **fall > ZERO) {
             let steps = self.values[row].max(0.0) / fall;
-            let is_better = best.is_none_or(|(least, of)| {
-                steps < least - ZERO || (steps <= least + ZERO && *fall > direction[of])
-            });
+            let is_better =
+                best.is_none_or(|(least, of)| steps < least - ZERO || (steps <= least + ZERO && *fall > direction[of]));
             if is_better {
                 best = Some((steps, row));
             }
@@ -170,7 +174,10 @@ impl LinearProgram {
         for (other, fall) in direction.iter().enumerate().filter(|(_, fall)| **fall != 0.0) {
             if other != row {
                 let of_row = &mut self.inverse[other * rows..(other + 1) * rows];
-                of_row.iter_mut().zip(&pivot_row).for_each(|(entry, pivot)| *entry -= fall * pivot);
+                of_row
+                    .iter_mut()
+                    .zip(&pivot_row)
+                    .for_each(|(entry, pivot)| *entry -= fall * pivot);
                 self.values[other] -= fall * step;
             }
         }

@@ -83,6 +83,7 @@ const WORDS: &[&str] = &[
     "stalegangeviction",
     "binpack",
     "spread",
+    "frag",
     "lca",
     "queue",
     "prefer-larger",
