@@ -3,7 +3,7 @@
 use crate::fit::fits;
 use crate::ledger::NodeAt;
 use crate::model::{PlacementStrategies, PlacementStrategy};
-use crate::place::frag::Prices;
+use crate::place::frag::{COST_STEP, Prices};
 use crate::place::weights;
 use crate::tables::{Node, NodeResources, Shape, When};
 
@@ -121,7 +121,10 @@ pub(crate) fn node_score(at: NodeAt<'_>, shape: &Shape, preference: i64, scoring
     let packing = match strategy {
         PlacementStrategy::Binpack => NodeScore::binpack(free),
         PlacementStrategy::Frag => match scoring.prices.and_then(|prices| prices.cheapest(at, shape)) {
-            Some(place) => NodeScore::PACKING_EQUAL.saturating_add_signed(place.cost.saturating_neg()),
+            Some(place) => {
+                let cost = place.cost.div_euclid(COST_STEP);
+                NodeScore::PACKING_EQUAL.saturating_add_signed(cost.saturating_neg())
+            }
             None => NodeScore::binpack(free),
         },
         PlacementStrategy::Spread => ((u128::from(free) << 32) / u128::from(capacity.max(1) as u64)) as u64,

@@ -12,9 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::kai_engine::Cluster;
 use super::kai_engine::model::{
     BindInFlight, Config, Constraints, Event, FractioningCondition, GangKey, GangSpec, GpuFraction, GpuRequest,
-    HostPort, LabelSelector, MemoryKind, MigStrategy, Millis, NodeCondition, NodeSpec, Operator, PlacementStrategy,
-    PodAffinityTerm, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests, Requirement, ResourceQuota, SubGroupSpec,
-    Taint, TaintEffect, TaskRank, Toleration, TopologyConstraint, TopologyLevel, TopologySpec, Usage,
+    HostPort, LabelSelector, MemoryKind, MigStrategy, Millis, NodeCondition, NodeSpec, Operator, PodAffinityTerm,
+    PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests, Requirement, ResourceQuota, SubGroupSpec, Taint,
+    TaintEffect, TaskRank, Toleration, TopologyConstraint, TopologyLevel, TopologySpec, Usage,
 };
 use super::kai_engine::reasons::Refusal;
 use super::kai_engine::report::{Decision, Report};
@@ -64,9 +64,7 @@ impl World {
     /// The cluster of a scene before its first step.
     pub(crate) fn new(scene: &Scene) -> World {
         let mut config = Config::default();
-        if scene.policy.spread {
-            (config.placement.gpu, config.placement.cpu) = (PlacementStrategy::Spread, PlacementStrategy::Spread);
-        }
+        (config.placement.gpu, config.placement.cpu) = (scene.policy.strategy, scene.policy.strategy);
         if scene.policy.any_number_of_moves {
             config.consolidation_preemptees_max = None;
         }

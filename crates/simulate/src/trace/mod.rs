@@ -78,7 +78,7 @@ pub struct TraceOutcome {
     pub curve: Curve,
     /// Pods without a place.
     pub failed_pods: usize,
-    /// The load that had arrived when the first pod was refused, in percent of all GPUs; `None` = each got a place.
+    /// The load that had arrived before the first pod was refused, in percent of all GPUs; `None` = each got a place.
     pub first_refusal_percent: Option<f64>,
     /// Pods that arrived.
     pub arrivals: usize,
@@ -108,12 +108,12 @@ pub fn replay(trace: &Trace, policy: Policy, progress: &mut dyn FnMut(usize)) ->
     let started = Instant::now();
     let mut replay = Replay::new(&trace.nodes, &trace.typical, policy, trace.seed);
     for (at, pod) in trace.pods.iter().enumerate() {
-        arrived += pod.gpu_milli_in_all();
-        let load = percent(arrived as f64);
         if !replay.place(pod) {
             failed_pods += 1;
-            first_refusal_percent.get_or_insert(load);
+            first_refusal_percent.get_or_insert(percent(arrived as f64));
         }
+        arrived += pod.gpu_milli_in_all();
+        let load = percent(arrived as f64);
         curve.add(
             load,
             percent(replay.used_milli() as f64),
@@ -135,8 +135,8 @@ pub fn replay(trace: &Trace, policy: Policy, progress: &mut dyn FnMut(usize)) ->
     }
 }
 
-/// A load up to which, at most, every pod of the trace's mix can be placed, in percent of all GPUs: whatever the policy, and even if pods
-/// could be cut in pieces. `None` = the trace has no GPU pods or nodes.
+/// A load up to which, at most, every pod can be placed if the pods are in the proportions of the trace's mix, in percent of all GPUs: whatever
+/// the policy, and even if pods could be cut in pieces. `None` = the trace has no GPU pods or nodes.
 pub fn load_bound_percent(trace: &Trace) -> Option<f64> {
     let replay = Replay::new(
         &trace.nodes,

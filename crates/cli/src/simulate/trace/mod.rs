@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let results: Vec<(&Trace, &[TraceOutcome])> = traces.iter().zip(by_trace).collect();
     let text = match arguments.output {
         Output::Table => output::tables(&results, Screen::of_standard_output()),
-        Output::Json => output::json(&results),
+        Output::Json => output::json(&results)?,
         Output::Csv => output::csv(&results),
     };
     if let Some(file) = &arguments.svg {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use kai_simulate::trace::curve::Point;
 use kai_simulate::trace::{Trace, TraceOutcome, load_bound_percent, policy_name};
-use serde_json::{Map, Value, json};
+use serde::{Serialize, Serializer};
 
 use crate::draw::DIM;
 use crate::grid::{Align, Cell, Grid, Screen};
@@ -94,40 +94,71 @@ fn bounds(trace: &Trace, outcomes: &[TraceOutcome]) -> Vec<String> {
     if let Some(bound) = load_bound_percent(trace) {
         let first = |outcome: &TraceOutcome| Some(outcome.first_refusal_percent.unwrap_or(load as f64));
         let best = best(&first).map_or_else(String::new, |(load, outcome)| {
-            format!("; {} places all up to {load:.2} %", policy_name(outcome.policy))
+            format!(
+                "; {} places all pods up to {load:.2} %, {:.2} below",
+                policy_name(outcome.policy),
+                bound - load
+            )
         });
         lines.push(format!(
-            "Load without a failed pod: no policy exceeds {bound:.2} % with this mix of pods, by CPU and GPUs of each kind of node{best}."
+            "Load without a failed pod: no policy exceeds {bound:.2} % with pods in the proportions of the mix, by CPU and GPUs of each kind of node{best}."
         ));
     }
     lines
 }
 
+/// A run as a JSON object.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Run<'r> {
+    trace: &'r str,
+    seed: u64,
+    policy: &'static str,
+    allocation_percent: ByLoad,
+    fragmentation_percent: ByLoad,
+    failed_pods: usize,
+    decisions_per_second: f64,
+    wall_ms: f64,
+}
+
+/// A value for each of [`LOADS`] that arrived, in this order.
+struct ByLoad(Vec<(usize, f64)>);
+
+impl Serialize for ByLoad {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().copied())
+    }
+}
+
+impl<'r> Run<'r> {
+    fn of(trace: &'r Trace, outcome: &TraceOutcome) -> Run<'r> {
+        let by_load = |value: fn(Point) -> f64| {
+            let points = LOADS.iter().filter_map(|load| Some((*load, outcome.curve.at(*load)?)));
+            ByLoad(points.map(|(load, point)| (load, value(point))).collect())
+        };
+        Run {
+            trace: &trace.name,
+            seed: trace.seed,
+            policy: policy_name(outcome.policy),
+            allocation_percent: by_load(|point| point.allocation_percent),
+            fragmentation_percent: by_load(|point| point.fragmentation_percent),
+            failed_pods: outcome.failed_pods,
+            decisions_per_second: outcome.decisions_per_second().round(),
+            wall_ms: (outcome.wall.as_secs_f64() * 1e6).round() / 1e3,
+        }
+    }
+}
+
 /// One object per run and line.
-pub(super) fn json(results: &Results<'_>) -> String {
+pub(super) fn json(results: &Results<'_>) -> anyhow::Result<String> {
     let mut text = String::new();
     for (trace, outcomes) in results {
         for outcome in *outcomes {
-            let by_load = |value: &dyn Fn(Point) -> f64| -> Map<String, Value> {
-                let points = LOADS.iter().filter_map(|load| Some((load, outcome.curve.at(*load)?)));
-                points
-                    .map(|(load, point)| (load.to_string(), json!(value(point))))
-                    .collect()
-            };
-            let object = json!({
-                "trace": trace.name,
-                "seed": trace.seed,
-                "policy": policy_name(outcome.policy),
-                "allocationPercent": by_load(&|point| point.allocation_percent),
-                "fragmentationPercent": by_load(&|point| point.fragmentation_percent),
-                "failedPods": outcome.failed_pods,
-                "decisionsPerSecond": outcome.decisions_per_second().round(),
-                "wallMs": (outcome.wall.as_secs_f64() * 1e6).round() / 1e3,
-            });
-            let _ = writeln!(text, "{object}");
+            text.push_str(&serde_json::to_string(&Run::of(trace, outcome))?);
+            text.push('\n');
         }
     }
-    text
+    Ok(text)
 }
 
 /// A row per run and percent of load.

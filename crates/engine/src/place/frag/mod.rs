@@ -32,6 +32,10 @@ pub(crate) use refresh::PriceState;
 
 /// Steps of a GPU: hundredths.
 pub(crate) const STEPS: u8 = 100;
+/// Nodes whose costs differ by less than this part of a GPU, in millionths, are equally good: the first by name is taken. Pods then fill the nodes in one
+/// order, and the last nodes of each kind stay free for pods that run on this kind alone or take a whole node. Exact costs would spread pods
+/// over all nodes of the kind that suits them best by a trifle (docs/placement.md).
+pub(crate) const COST_STEP: i64 = 40_000;
 
 /// What nodes are worth, for one mix of pods and one set of nodes.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@
 //!
 //! These prices are those of many pods. The next single pod may fit or not, and so a tenth of two things that hinder it is added: the
 //! *fragmentation* of FGD (Weng et al., "Beware of Fragmentation", USENIX ATC '23), the GPUs that the next pod of the mix can't use in
-//! expectation, though not rounded to points as there; and the GPUs for which the node has less CPU left than the mix needs.
+//! expectation; and the GPUs for which the node has less CPU left than the mix needs.
 
 use smallvec::SmallVec;
 
@@ -25,8 +25,6 @@ const CPU_PRICE_LOWEST: f64 = 0.05;
 const CPU_PRICE_RATIO: f64 = 1.22;
 /// Fragmentation and GPUs without CPU count a tenth: of 1/20, 1/10 and 1/5 that packs best (docs/placement.md).
 const HINDRANCE_DIVISOR: i64 = 10;
-/// The part of the pods that fragmentation looks at, in percent, as FGD does: the most frequent types.
-const TYPICAL_PERCENT: u64 = 95;
 /// Fixed point of CPU prices and of frequencies.
 const FIXED_BITS: u32 = 16;
 
@@ -73,14 +71,14 @@ pub(super) fn steps_of(free_mib: i64, memory_mib: i64) -> u8 {
 /// The worth of a GPU by free steps and price of CPU, in millionths of a GPU.
 type Worth = Vec<[i64; CPU_PRICES]>;
 
-/// A typical pod that can run on the nodes of a class.
+/// A type of pods that can run on the nodes of a class.
 #[derive(Clone, Copy, Debug)]
 struct Typical {
     /// Position in [`Class::levels`].
     level: u8,
     devices: i64,
     cpu_milli: i64,
-    /// Its part of the typical pods, fixed-point.
+    /// Its part of the mix, fixed-point.
     frequency: i64,
 }
 
@@ -185,20 +183,15 @@ impl Potential {
     }
 }
 
-/// The typical types with their frequencies: the most frequent ones. Pods without GPUs have a part of the frequencies but are no type.
+/// The types of the mix with their frequencies. A type counts by the GPUs that its pods ask for: by pods, those of a whole node would be too rare
+/// to keep a node free for.
 fn typical(mix: &Mix) -> Vec<(&PodType, i64)> {
-    let pods = mix.pods();
-    let mut counted = mix.cpu_pods;
-    let mut chosen: Vec<(&PodType, u64)> = Vec::new();
-    for (of, count) in &mix.types {
-        if counted * 100 >= pods * TYPICAL_PERCENT {
-            break;
-        }
-        counted += count;
-        chosen.push((of, *count));
-    }
-    let frequency = |count: u64| fixed(count as f64 / counted.max(1) as f64);
-    chosen.into_iter().map(|(of, count)| (of, frequency(count))).collect()
+    let gpus = |of: &PodType, count: u64| of.devices as f64 * count as f64;
+    let all: f64 = mix.types.iter().map(|(of, count)| gpus(of, *count)).sum();
+    let types = mix.types.iter();
+    types
+        .map(|(of, count)| (of, fixed(gpus(of, *count) / all.max(1.0))))
+        .collect()
 }
 
 /// The worth of a GPU of the kind.
@@ -268,8 +261,7 @@ impl Class {
         least
     }
 
-    /// The free GPUs that the next typical pod can't use, in expectation; `steps` = all free ones. What a pod without GPUs can't use is the
-    /// rest of the frequencies.
+    /// The free GPUs that the next pod with GPUs can't use, in expectation; `steps` = all free ones.
     fn fragments_after(&self, profile: &NodeProfile, cpu_milli: i64, steps: i64, taken: Taken) -> i64 {
         let Taken { gpus, before, after } = taken;
         let mut rooms: SmallVec<[Room; 24]> = SmallVec::new();
