@@ -305,6 +305,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn placement_strategies_are_known_by_name() {
+        let strategies = |gpu: &str| {
+            let text =
+                format!("tiers: [{{plugins: [{{name: nodeplacement, arguments: {{gpu: {gpu}, cpu: binpack}}}}]}}]");
+            read(&text).map(|file| file.config.placement)
+        };
+        let of = |gpu| {
+            Ok(PlacementStrategies {
+                gpu,
+                cpu: PlacementStrategy::Binpack,
+            })
+        };
+        assert_eq!(strategies("frag"), of(PlacementStrategy::Frag));
+        assert_eq!(strategies("spread"), of(PlacementStrategy::Spread));
+        let problem = strategies("fragg").unwrap_err();
+        assert!(problem.contains("known are binpack, spread and frag"), "{problem}");
+    }
+
+    #[test]
     fn a_file_of_the_operator_is_understood() {
         let file = read(
             r#"
