@@ -63,17 +63,28 @@ impl Plain {
 
     fn fragments(&self, typical: &[(TracePod, f64)]) -> f64 {
         let all: i64 = self.gpus.iter().sum();
-        let of = |(pod, part): &(TracePod, f64)| {
+        // By reason, in the order in which the published simulator adds them up: the last bit decides ties.
+        let [mut both, mut gpu, mut cpu, mut cpu_pod, mut cpu_pod_without, mut model] = [0.0; 6];
+        for (pod, part) in typical {
             let need = i64::from(pod.gpu_milli);
             let small: i64 = self.gpus.iter().filter(|free| **free < need).sum();
-            let memory_is_not_looked_at = TracePod {
-                memory_mib: 0,
-                ..pod.clone()
+            let has_gpus = self.gpus.iter().filter(|free| **free >= need).count() >= pod.gpus as usize;
+            let allowed = pod.models.is_empty() || pod.models.contains(&self.model);
+            let sum = match (pod.gpus > 0, allowed, has_gpus, self.cpu >= pod.cpu_milli) {
+                (false, _, _, true) => &mut cpu_pod,
+                (false, _, _, false) => &mut cpu_pod_without,
+                (true, false, _, _) => &mut model,
+                (true, true, false, false) => &mut both,
+                (true, true, true, false) => &mut cpu,
+                (true, true, false, true) => &mut gpu,
+                (true, true, true, true) => {
+                    gpu += part * small as f64;
+                    continue;
+                }
             };
-            let fits = pod.gpus > 0 && self.fits(&memory_is_not_looked_at);
-            part * if fits { small } else { all } as f64
-        };
-        typical.iter().map(of).sum()
+            *sum += part * all as f64;
+        }
+        both + gpu + cpu + cpu_pod + cpu_pod_without + model
     }
 }
 

@@ -129,21 +129,34 @@ impl TypicalPods {
     }
 
     /// Thousandths of the node's free GPUs that the next typical pod can't use, in expectation.
+    ///
+    /// The sums are kept by reason and added up in the order of the published simulator. A score of FGD is 50 only if nothing changes at all, so that
+    /// a difference in the last bit would be another decision.
     pub(super) fn fragments(&self, node: &NodeState) -> f64 {
         let free = node.free_milli();
-        let fragments_of = |pod: &TypicalPod| {
-            let has_room = |gpu: &&i64| **gpu >= pod.gpu_milli;
-            let fits = pod.gpus > 0
-                && pod.models & node.model != 0
-                && node.cpu_milli >= pod.cpu_milli
-                && node.gpus.iter().filter(has_room).count() >= pod.gpus as usize;
-            let lost = if fits {
-                node.gpus.iter().filter(|gpu| !has_room(gpu)).sum()
+        let mut sums = [0.0; 6];
+        for pod in &self.0 {
+            let has_cpu = node.cpu_milli >= pod.cpu_milli;
+            let (reason, lost) = if pod.gpus == 0 {
+                (if has_cpu { 3 } else { 4 }, free)
+            } else if pod.models & node.model == 0 {
+                (5, free)
             } else {
-                free
+                let with_room = node.gpus.iter().filter(|gpu| **gpu >= pod.gpu_milli);
+                let (mut gpus, mut room) = (0, 0);
+                for gpu in with_room {
+                    (gpus, room) = (gpus + 1, room + gpu);
+                }
+                match (gpus >= pod.gpus, has_cpu) {
+                    (false, false) => (0, free),
+                    (false, true) => (1, free),
+                    (true, false) => (2, free),
+                    // It fits: only GPUs without room for it are of no use.
+                    (true, true) => (1, free - room),
+                }
             };
-            pod.part * lost as f64
-        };
-        self.0.iter().map(fragments_of).sum()
+            sums[reason] += pod.part * lost as f64;
+        }
+        sums.into_iter().sum()
     }
 }

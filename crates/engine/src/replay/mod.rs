@@ -344,7 +344,7 @@ fn node_spec(rank: usize, node: &TraceNode) -> NodeSpec {
     }
 }
 
-fn pod_spec(arrival: u64, pod: &TracePod) -> PodSpec {
+pub(crate) fn pod_spec(arrival: u64, pod: &TracePod) -> PodSpec {
     let gpu = match pod.gpus {
         0 => GpuRequest::None,
         1 if pod.shares_gpu() => GpuRequest::Fraction {

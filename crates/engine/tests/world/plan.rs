@@ -301,16 +301,16 @@ pub(crate) fn constrained_scenes() -> impl Strategy<Value = Scene> {
 
 fn policies() -> impl Strategy<Value = Policy> {
     (
-        prop_oneof![
-            6 => Just(PlacementStrategy::Binpack),
-            2 => Just(PlacementStrategy::Spread),
-            2 => Just(PlacementStrategy::Frag),
-        ],
+        prop::bool::weighted(0.2),
         prop::bool::weighted(0.3),
         prop::bool::weighted(0.2),
     )
-        .prop_map(|(strategy, any_number_of_moves, no_staleness_grace)| Policy {
-            strategy,
+        .prop_map(|(other, any_number_of_moves, no_staleness_grace)| Policy {
+            strategy: match (other, any_number_of_moves) {
+                (false, _) => PlacementStrategy::Binpack,
+                (true, false) => PlacementStrategy::Spread,
+                (true, true) => PlacementStrategy::Frag,
+            },
             any_number_of_moves,
             no_staleness_grace,
         })

@@ -148,6 +148,8 @@ impl PodType {
 pub(super) struct Mix {
     /// The types that need GPUs and run on some kind, the most frequent first.
     pub(super) types: Vec<(PodType, u64)>,
+    /// Steps of GPUs that pods of rarer types take, which are left out.
+    pub(super) rare_gpu_steps: i64,
     /// Pods that need no GPU, and their CPU.
     pub(super) cpu_pods: u64,
     pub(super) cpu_pods_milli: i64,
@@ -181,7 +183,8 @@ impl Mix {
         }
         mix.types = counts.into_iter().collect();
         mix.types.sort_by(|a, b| (b.1, &a.0).cmp(&(a.1, &b.0)));
-        mix.types.truncate(TYPES_MAX);
+        let rare = mix.types.split_off(mix.types.len().min(TYPES_MAX));
+        mix.rare_gpu_steps = gpu_steps(&rare);
         mix
     }
 
@@ -190,10 +193,9 @@ impl Mix {
         self.cpu_pods + self.types.iter().map(|(_, count)| count).sum::<u64>()
     }
 
-    /// Steps of GPUs that all pods take.
+    /// Steps of GPUs that the pods of all types take.
     pub(super) fn gpu_steps(&self) -> i64 {
-        let steps = self.types.iter().map(|(of, count)| of.steps_in_all() * *count as i64);
-        steps.sum()
+        gpu_steps(&self.types)
     }
 
     /// The part of the pods that another mix has in other types, from 0 to 1.
@@ -208,6 +210,10 @@ impl Mix {
         }
         1.0 - common
     }
+}
+
+fn gpu_steps(types: &[(PodType, u64)]) -> i64 {
+    types.iter().map(|(of, count)| of.steps_in_all() * *count as i64).sum()
 }
 
 /// All workload pods that the cluster knows, by shape. Pods that have ended count while their objects exist: they tell what the cluster runs

@@ -16,6 +16,8 @@ mod potential;
 mod refresh;
 mod relaxation;
 mod simplex;
+#[cfg(test)]
+mod tests;
 
 use std::borrow::Cow;
 use std::cell::RefCell;

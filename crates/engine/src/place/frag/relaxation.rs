@@ -9,7 +9,7 @@ use crate::place::frag::knapsack::{BestFill, Item};
 use crate::place::frag::mix::{Mix, NodeKind, PodType};
 use crate::place::frag::simplex::LinearProgram;
 
-/// The most pivots; about four times as many as the largest problem of the tests takes.
+/// The most pivots, so that the largest problem takes well below a second. What the pivots so far give is good enough then: every solution has prices.
 const PIVOTS_MAX: u32 = 6_000;
 /// The most searches for patterns; each adds one per kind of node.
 const ROUNDS_MAX: u32 = 200;
@@ -69,10 +69,11 @@ struct Problem<'m> {
 /// Solves the problem; `None` if the mix has no pods with GPUs, or the cluster no GPUs.
 pub(super) fn solve(mix: &Mix, kinds: &[NodeKind]) -> Option<Relaxed> {
     let gpus: i64 = kinds.iter().map(NodeKind::gpus).sum();
-    let requested = mix.gpu_steps();
-    if gpus == 0 || requested == 0 {
+    if gpus == 0 || mix.gpu_steps() == 0 {
         return None;
     }
+    // Rare types are part of the load but not of the problem: the bound holds all the same.
+    let requested = mix.gpu_steps() + mix.rare_gpu_steps;
     let scale = gpus as f64 * f64::from(super::STEPS) / requested as f64;
     let mut problem = Problem::new(mix, kinds, scale);
     let mut pivots = PIVOTS_MAX;
@@ -108,7 +109,7 @@ fn part(of: &PodType) -> f64 {
 }
 
 /// The types that can run on the kind, and what a pod of each takes of a GPU.
-pub(super) fn items<'m>(mix: &'m Mix, kind: usize, value: impl Fn(usize, &PodType) -> f64) -> (Vec<usize>, Vec<Item>) {
+pub(super) fn items(mix: &Mix, kind: usize, value: impl Fn(usize, &PodType) -> f64) -> (Vec<usize>, Vec<Item>) {
     let types = mix.types.iter().enumerate();
     let items = types.filter_map(|(at, (of, _))| {
         let steps = of.steps[kind]?;
@@ -241,8 +242,8 @@ mod tests {
         };
         Mix {
             types: types.iter().map(of).collect(),
-            cpu_pods: 0,
             cpu_pods_milli,
+            ..Mix::default()
         }
     }
 
