@@ -114,6 +114,105 @@ fn the_readme_shows_the_truth() {
     assert_eq!(blank_times(shown), printed);
 }
 
+/// The table with its last column blank: pods per second differ between runs.
+fn without_speed(table: &str) -> String {
+    let mut text = String::new();
+    for line in table.lines() {
+        match line.rsplit_once(' ') {
+            Some((rest, speed)) if speed.parse::<u64>().is_ok() => text.push_str(rest.trim_end()),
+            Some(_) | None => text.push_str(line),
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// The replay in the documentation is the real output. To update it, paste the output.
+#[test]
+fn the_documented_replay_is_true() {
+    let page = include_str!("../../../docs/placement.md");
+    let shown = page
+        .split("```console\n$ kai simulate trace examples/trace --trace small --seed 1 --policy best-fit,fgd,binpack,frag\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .unwrap();
+    let arguments = ["simulate", "trace", "examples/trace", "--trace", "small", "--seed", "1"];
+    let printed = support::kai_in(
+        "../..",
+        &[&arguments[..], &["--policy", "best-fit,fgd,binpack,frag"]].concat(),
+    );
+    let printed = printed.split_once('\n').unwrap().1.split("--- stderr").next().unwrap();
+    assert_eq!(without_speed(shown), without_speed(printed));
+}
+
+#[test]
+fn a_replay_has_an_object_per_run_and_draws_its_curves() {
+    let folder = tempfile::tempdir().unwrap();
+    let picture = folder.path().join("curves.svg");
+    let arguments = [
+        "simulate",
+        "trace",
+        "--pods",
+        "small-1-pods.csv",
+        "--nodes",
+        "small-1-nodes.csv",
+        "--policy",
+        "random,frag-learned",
+        "--svg",
+        picture.to_str().unwrap(),
+        "-o",
+        "json",
+    ];
+    let output = support::command("../../examples/trace", &arguments).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let start = r#"{"trace":"default","seed":42,"policy":"random","allocationPercent":{"80":"#;
+    assert!(text.starts_with(start), "{text}");
+    let runs: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names: Vec<&str> = runs.iter().map(|run| run["policy"].as_str().unwrap()).collect();
+    assert_eq!(names, ["random", "frag-learned"]);
+    for run in &runs {
+        let mut keys: Vec<&String> = run.as_object().unwrap().keys().collect();
+        keys.sort();
+        assert_eq!(
+            keys,
+            [
+                "allocationPercent",
+                "decisionsPerSecond",
+                "failedPods",
+                "fragmentationPercent",
+                "policy",
+                "seed",
+                "trace",
+                "wallMs"
+            ]
+        );
+        for by_load in ["allocationPercent", "fragmentationPercent"] {
+            let mut loads: Vec<&String> = run[by_load].as_object().unwrap().keys().collect();
+            loads.sort();
+            assert_eq!(loads, ["100", "130", "80"], "{by_load}");
+        }
+    }
+    let picture = std::fs::read_to_string(picture).unwrap();
+    assert_eq!(picture.matches("<polyline").count(), 4);
+}
+
+#[test]
+fn a_replay_without_its_files_or_policy_says_what_is_missing() {
+    let output = kai(&["simulate", "trace", ".", "--trace", "none"]);
+    assert!(
+        output.contains("none-42-pods.csv: is missing, also with .gz"),
+        "{output}"
+    );
+    let output = kai(&["simulate", "trace", ".", "--policy", "best"]);
+    assert!(output.contains("known policies are random, dot-product"), "{output}");
+    let output = kai(&["simulate", "trace", "--pods", "differs.yaml", "--nodes", "differs.yaml"]);
+    assert!(
+        output.contains("differs.yaml: line 2: column num_gpu is missing"),
+        "{output}"
+    );
+}
+
 /// The explanation in the documentation is the real output. To update it, paste the output.
 #[test]
 fn the_documented_explanation_is_true() {

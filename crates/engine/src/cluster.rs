@@ -11,6 +11,7 @@ use crate::ledger::Ledger;
 use crate::model::{
     Action, Config, GangKey, GpuJobOrder, Gpus, Millis, NodeSpec, PerResource, QueueResources, Requests,
 };
+use crate::place::frag::PriceState;
 use crate::place::{Domains, ShapeIndexes, VolumePools};
 use crate::report::{Anomaly, CycleProgress, Decision, PendingGang, Report, Status};
 use crate::share::divide_tree;
@@ -22,6 +23,8 @@ use crate::work::Rounds;
 pub struct Cluster {
     pub(crate) ledger: Ledger,
     pub(crate) indexes: ShapeIndexes,
+    /// The prices of strategy `frag`, if the configuration uses it.
+    pub(crate) prices: PriceState,
     pub(crate) domains: Domains,
     pub(crate) volume_pools: VolumePools,
     pub(crate) gpu_group_names: GpuGroupNames,
@@ -160,6 +163,7 @@ impl Cluster {
         Cycle {
             ledger: &mut self.ledger,
             indexes: &mut self.indexes,
+            prices: self.prices.prices(),
             domains: &mut self.domains,
             volume_pools: &mut self.volume_pools,
             gpu_group_names: &self.gpu_group_names,
@@ -255,6 +259,7 @@ impl Cluster {
         self.relink_queues();
         self.update_gpu_memory_bounds();
         self.rank_nodes();
+        self.refresh_prices(config);
         self.rank_gangs();
         self.rank_gangs_by_gpus(config);
         self.mark_stuck_pods(now, config);

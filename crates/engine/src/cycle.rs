@@ -8,6 +8,7 @@ use crate::ids::{GangId, PodId, QueueId};
 use crate::ledger::{Checkpoint, Ledger};
 use crate::model::{Action, Config, GpuFraction, Millis, QueueResources, VolumeChoice};
 use crate::order::{Direction, GangsByQueue, QueueHeap};
+use crate::place::frag::Prices;
 use crate::place::{Domains, PlacementFailure, ShapeIndexes, VolumePools};
 use crate::reasons::{EvictionReason, Rejections};
 use crate::report::{ActionStats, CycleProgress, Decision, Placed, Received, Report, Status};
@@ -20,6 +21,8 @@ use crate::work::Rounds;
 pub(crate) struct Cycle<'a> {
     pub(crate) ledger: &'a mut Ledger,
     pub(crate) indexes: &'a mut ShapeIndexes,
+    /// The prices of strategy `frag`.
+    pub(crate) prices: Option<&'a Prices>,
     pub(crate) domains: &'a mut Domains,
     pub(crate) volume_pools: &'a mut VolumePools,
     pub(crate) gpu_group_names: &'a crate::intern::GpuGroupNames,

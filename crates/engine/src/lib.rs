@@ -127,6 +127,7 @@ mod order;
 mod place;
 pub mod reasons;
 pub mod remedies;
+pub mod replay;
 pub mod report;
 mod share;
 pub mod steps;

@@ -47,6 +47,22 @@ pub enum Error {
         /// The problem.
         problem: String,
     },
+    /// A row of a trace with an invalid value.
+    #[error("{path}: line {line}: {problem}", path = path.display())]
+    TraceRow {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// The problem.
+        problem: String,
+    },
+    /// The folder does not have the trace.
+    #[error("{path}: is missing, also with .gz; a trace has NAME-SEED-pods.csv and NAME-SEED-nodes.csv", path = path.display())]
+    NoTrace {
+        /// The first file that is missing.
+        path: PathBuf,
+    },
     /// The file is neither a case nor a manifest.
     #[error(
         "{path}: is neither a case (no field `objects`) nor a Kubernetes manifest (no field `kind`)",

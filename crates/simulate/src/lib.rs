@@ -10,6 +10,7 @@
 //! | compare the result with the expectation of a case | `check` |
 //! | explain one pod after the run | [`explain`] |
 //! | return the result as a value | [`outcome`] |
+//! | replay a stream of pods by several policies | [`trace`] |
 //!
 //! The crate prints nothing: `kai-cli` formats the [`outcome::Outcome`].
 
@@ -22,6 +23,7 @@ pub mod outcome;
 pub mod run;
 pub mod scenario;
 mod simulated_cluster;
+pub mod trace;
 
 pub use error::Error;
 pub use simulated_cluster::SimulatedCluster;

@@ -69,13 +69,13 @@ pub struct SchedulingShardSpec {
     pub actions: BTreeMap<String, ActionConfig>,
 }
 
-/// The placement strategy: pack pods onto few devices and nodes, or spread them.
+/// The placement strategy: pack pods onto few devices and nodes, spread them, or keep nodes worth most for the pods to come.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub struct PlacementStrategy {
-    /// For pods with GPUs: binpack or spread.
+    /// For pods with GPUs: binpack, spread or frag.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<String>,
-    /// For pods without GPUs: binpack or spread.
+    /// For pods without GPUs: binpack, spread or frag.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<String>,
 }

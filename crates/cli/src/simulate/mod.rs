@@ -8,13 +8,14 @@ mod junit;
 mod redact;
 mod report;
 mod table;
+mod trace;
 mod watch;
 
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use kai_engine::model::{Action, PlacementStrategy};
 use kai_simulate::diff::OutcomeDiff;
 use kai_simulate::outcome::Outcome;
@@ -31,7 +32,10 @@ const BATCH: usize = 256;
 
 /// The flags of `kai simulate`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Arguments {
+    #[command(subcommand)]
+    stream: Option<Stream>,
     /// Case files, Kubernetes manifests, or folders of them; - is standard input. Manifests named together make up one
     /// cluster.
     #[arg(required = true, value_name = "PATH")]
@@ -79,12 +83,20 @@ pub(crate) struct Arguments {
     output: Output,
 }
 
+#[derive(Debug, Subcommand)]
+enum Stream {
+    /// Replay a stream of pods from comma-separated values, by several placement policies.
+    Trace(Box<trace::Arguments>),
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Placement {
     /// The fullest node that fits.
     Binpack,
     /// The emptiest node; consolidation is left out.
     Spread,
+    /// The node that loses least of what it is worth for the pods that are still to come.
+    Frag,
 }
 
 fn parse_action(name: &str) -> Result<Action, String> {
@@ -96,7 +108,10 @@ fn parse_action(name: &str) -> Result<Action, String> {
 
 /// Runs the scenarios. The exit code is 0 if all is well, 1 if a check found a difference or, with `--fail-on-pending`, a pod waits, and 2
 /// if a file could not be read or, with `--strict`, there was a warning.
-pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(mut arguments: Arguments) -> anyhow::Result<ExitCode> {
+    if let Some(Stream::Trace(arguments)) = arguments.stream.take() {
+        return trace::run(*arguments);
+    }
     if arguments.diff && arguments.output == Output::Junit {
         anyhow::bail!("--diff has no JUnit report; use -o table or -o json");
     }
@@ -133,6 +148,7 @@ impl Session {
                 placement: arguments.placement.map(|placement| match placement {
                     Placement::Binpack => PlacementStrategy::Binpack,
                     Placement::Spread => PlacementStrategy::Spread,
+                    Placement::Frag => PlacementStrategy::Frag,
                 }),
                 check,
                 explain: arguments.explain,

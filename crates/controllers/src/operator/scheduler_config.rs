@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 use super::component::to_json;
 
 const BINPACK: &str = "binpack";
+/// A strategy that KAI does not have. Of the plugins that KAI chooses by strategy it has those that pack.
+const FRAG: &str = "frag";
 const SPREAD: &str = "spread";
 
 /// The default plugins with their priorities. Plugins run in the order of falling priority; ties are in the order of names.
@@ -116,7 +118,7 @@ fn actions(shard: &SchedulingShardSpec) -> BTreeMap<String, Entry> {
 
 fn plugins(shard: &SchedulingShardSpec) -> BTreeMap<String, Entry> {
     let strategies = strategies(shard);
-    let packs = strategies.gpu.as_deref() == Some(BINPACK);
+    let packs = matches!(strategies.gpu.as_deref(), Some(BINPACK | FRAG));
     let default = |&(name, priority): &(&str, i64)| {
         let enabled = match name {
             "gpupack" | "gpusharingorder" => packs,

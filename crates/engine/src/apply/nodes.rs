@@ -87,6 +87,7 @@ impl Cluster {
 
     fn node_changed(&mut self) {
         self.indexes.clear();
+        self.prices.nodes_changed = true;
         self.domains.clear();
         self.volume_pools.nodes_changed();
         self.ledger.changed_nodes.invalidate();

@@ -117,11 +117,13 @@ impl Cluster {
             PodId::new(self.ledger.pods.len() - 1)
         });
         self.pod_ids.insert(uid.into(), id);
+        self.prices.pods_changed += 1;
         id
     }
 
     pub(super) fn remove_pod(&mut self, uid: &str) {
         let Some(id) = self.pod_ids.remove(uid) else { return };
+        self.prices.pods_changed += 1;
         self.detach_pod(id, false);
         self.ledger.pods[id.index()] = absent_pod();
         self.free_pods.push(id);

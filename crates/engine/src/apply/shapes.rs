@@ -47,7 +47,7 @@ impl Cluster {
     }
 
     /// The id of a shape. The affinity index has terms by namespace: a shape with terms therefore has one.
-    pub(super) fn shape_id(&mut self, requests: Requests, mut constraints: Constraints, namespace: Symbol) -> ShapeId {
+    pub(crate) fn shape_id(&mut self, requests: Requests, mut constraints: Constraints, namespace: Symbol) -> ShapeId {
         if !matches!(requests.gpu, GpuRequest::Fraction { .. } | GpuRequest::Memory { .. }) {
             constraints.share = ShareTerms::default();
         }

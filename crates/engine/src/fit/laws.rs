@@ -11,9 +11,10 @@ use crate::laws::world::cases;
 use crate::ledger::Ledger;
 use crate::model::{
     Constraints, EnforcementTier, Event, FractioningCondition, GpuFraction, GpuRequest, Labels, MemoryKind,
-    MigStrategy, Millis, NodeSpec, PlacementStrategy, PodKind, PodPhase, PodSpec, Requests, TaskRank,
+    MigStrategy, Millis, NodeSpec, PlacementStrategies, PlacementStrategy, PodKind, PodPhase, PodSpec, Requests,
+    TaskRank,
 };
-use crate::place::choose_devices;
+use crate::place::{NodeScoring, choose_devices};
 use crate::report::Status;
 use crate::tables::{GpuGroupIds, When};
 
@@ -173,8 +174,15 @@ fn pipeline(ledger: &mut Ledger, pod: PodId, strategy: PlacementStrategy) -> boo
     if fits(ledger.node(node), shape, When::AfterRelease).is_err() {
         return false;
     }
+    let scoring = NodeScoring {
+        strategies: PlacementStrategies {
+            gpu: strategy,
+            cpu: strategy,
+        },
+        prices: None,
+    };
     let groups = if shape.is_shared() {
-        choose_devices(ledger, pod, node, strategy, true).map(|choice| choice.gpu_groups)
+        choose_devices(ledger, pod, node, &scoring, true).map(|choice| choice.gpu_groups)
     } else {
         Some(GpuGroupIds::new())
     };

@@ -9,11 +9,27 @@ pub(crate) struct ChangedNodes {
     nodes: Vec<NodeId>,
     /// Cursor value of the first entry.
     start: u64,
+    /// By node: the cursor value of its last entry.
+    last: Vec<u64>,
 }
 
 impl ChangedNodes {
     pub(crate) fn push(&mut self, node: NodeId) {
+        if self.last.len() <= node.index() {
+            self.last.resize(node.index() + 1, 0);
+        }
+        self.last[node.index()] = self.end();
         self.nodes.push(node);
+    }
+
+    /// The cursor of the last entry of a node: another one after each change of its resources.
+    pub(crate) fn version(&self, node: NodeId) -> u64 {
+        self.last.get(node.index()).map_or(0, |last| last + 1)
+    }
+
+    /// Whether the entry at `cursor` is the last one of its node.
+    pub(crate) fn is_last(&self, cursor: u64, node: NodeId) -> bool {
+        self.last[node.index()] == cursor
     }
 
     /// The cursor behind the last entry.

@@ -61,9 +61,27 @@ pub(crate) struct Ledger {
     unsettled_cores: Vec<GangId>,
 }
 
+/// A row of the node table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodeAt<'l> {
+    pub(crate) id: NodeId,
+    pub(crate) row: &'l Node,
+    /// Differs after each change of the node's resources.
+    pub(crate) version: u64,
+}
+
 impl Ledger {
     pub(crate) fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.index()]
+    }
+
+    /// A node with its id and version.
+    pub(crate) fn node_at(&self, id: NodeId) -> NodeAt<'_> {
+        NodeAt {
+            id,
+            row: self.node(id),
+            version: self.changed_nodes.version(id),
+        }
     }
 
     pub(crate) fn pod(&self, id: PodId) -> &Pod {

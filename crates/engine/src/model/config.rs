@@ -63,6 +63,23 @@ pub enum PlacementStrategy {
     Binpack,
     /// The emptiest node that fits.
     Spread,
+    /// The node that loses least of what it is worth for the pods that are still to come, by the typical mix of pods.
+    Frag,
+}
+
+impl PlacementStrategy {
+    /// The names used in configuration, for messages.
+    pub const NAMES: &str = "binpack, spread and frag";
+
+    /// The strategy of this name.
+    pub fn by_name(name: &str) -> Option<PlacementStrategy> {
+        match name {
+            "binpack" => Some(PlacementStrategy::Binpack),
+            "spread" => Some(PlacementStrategy::Spread),
+            "frag" => Some(PlacementStrategy::Frag),
+            _ => None,
+        }
+    }
 }
 
 /// The placement strategy for each kind of pod.

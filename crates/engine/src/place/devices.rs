@@ -7,6 +7,7 @@ use crate::ids::{GpuGroupId, NodeId, PodId};
 use crate::intern::new_gpu_group_id;
 use crate::ledger::Ledger;
 use crate::model::PlacementStrategy;
+use crate::place::NodeScoring;
 use crate::tables::{GpuGroup, GpuGroupIds, When};
 
 /// The GPU groups that were chosen.
@@ -18,23 +19,28 @@ pub(crate) struct DeviceChoice {
 }
 
 /// Chooses GPUs on a node for a pod that shares GPUs: `Binpack` prefers GPUs that other pods share already, `Spread` prefers
-/// free ones. `None` = the node has not enough of them.
+/// free ones, `Frag` those by which the node loses least. `None` = the node has not enough of them.
 pub(crate) fn choose_devices(
     ledger: &Ledger,
     pod: PodId,
     node: NodeId,
-    strategy: PlacementStrategy,
+    scoring: &NodeScoring<'_>,
     only_pipeline: bool,
 ) -> Option<DeviceChoice> {
     let (row, shape) = (ledger.node(node), ledger.shape_of(pod));
     let wanted = shape.devices() as usize;
+    let strategy = scoring.strategies.gpu;
     let mut shared: SmallVec<[&GpuGroup; 16]> = row
         .gpu_groups
         .iter()
         .filter(|group| group.fits(shape, row.memory_mib, When::AfterRelease))
         .collect();
+    let cheapest = scoring
+        .prices_for(strategy)
+        .and_then(|prices| prices.cheapest(ledger.node_at(node), shape));
     match strategy {
-        PlacementStrategy::Binpack => {
+        PlacementStrategy::Frag if cheapest.is_some() => {}
+        PlacementStrategy::Binpack | PlacementStrategy::Frag => {
             shared.sort_unstable_by_key(|group| (std::cmp::Reverse(group.used_mib()), group.id))
         }
         PlacementStrategy::Spread => shared.sort_unstable_by_key(|group| (group.used_mib(), group.id)),
@@ -43,9 +49,13 @@ pub(crate) fn choose_devices(
     if shared.len() + free_gpus < wanted {
         return None;
     }
-    let from_shared = match strategy {
-        PlacementStrategy::Binpack => shared.len().min(wanted),
-        PlacementStrategy::Spread => wanted.saturating_sub(free_gpus),
+    let from_shared = match (strategy, cheapest) {
+        (PlacementStrategy::Frag, Some(place)) => {
+            shared.retain(|group| place.joined.contains(&group.id));
+            shared.len()
+        }
+        (PlacementStrategy::Binpack | PlacementStrategy::Frag, _) => shared.len().min(wanted),
+        (PlacementStrategy::Spread, _) => wanted.saturating_sub(free_gpus),
     };
     let fits_now = fits(row, shape, When::Now).is_ok();
     let joined = &shared[..from_shared];

@@ -3,13 +3,14 @@
 
 mod devices;
 mod domains;
+pub(crate) mod frag;
 mod gang;
 mod host_ports;
 mod inter_pod;
 mod node_check;
 mod pod;
-mod score;
-mod shape_index;
+pub(crate) mod score;
+pub(crate) mod shape_index;
 mod topology;
 mod volumes;
 mod weights;
@@ -19,5 +20,6 @@ pub(crate) use domains::{DomainTree, Domains};
 pub(crate) use gang::{NodeSet, PlacementFailure, PlacementMode, Scope};
 pub(crate) use inter_pod::InterPodRules;
 pub(crate) use node_check::static_check;
+pub(crate) use score::NodeScoring;
 pub(crate) use shape_index::ShapeIndexes;
 pub(crate) use volumes::{VolumePools, VolumeRules};

@@ -6,11 +6,13 @@ use crate::cycle::Cycle;
 use crate::fit::fits;
 use crate::ids::{GangId, NodeId, PodId};
 use crate::ledger::Ledger;
-use crate::model::{Gpus, PlacementStrategy, Preemptibility, QueueResources};
+use crate::model::{Gpus, Preemptibility, QueueResources};
 use crate::place::gang::{Attempt, topology_scores_for};
 use crate::place::score::NodeScore;
 use crate::place::topology::TopologyScores;
-use crate::place::{DeviceChoice, InterPodRules, PlacementMode, Scope, VolumeRules, choose_devices, weights};
+use crate::place::{
+    DeviceChoice, InterPodRules, NodeScoring, PlacementMode, Scope, VolumeRules, choose_devices, weights,
+};
 use crate::share;
 use crate::tables::{ChosenVolumes, Placement, Shape, When, ceil_hundredths};
 
@@ -24,7 +26,7 @@ struct NodeFilter<'f> {
     volumes: Option<&'f VolumeRules<'f>>,
     /// The bounds of the gang's queues, if the charge of the pod depends on the node.
     bounds: Option<QueueBounds>,
-    strategy: PlacementStrategy,
+    scoring: NodeScoring<'f>,
     mode: PlacementMode,
 }
 
@@ -88,7 +90,7 @@ impl NodeFilter<'_> {
         };
         let devices = if shape.is_shared() {
             let only_pipeline = self.mode == PlacementMode::Simulated;
-            Some(choose_devices(ledger, pod, node, self.strategy, only_pipeline)?)
+            Some(choose_devices(ledger, pod, node, &self.scoring, only_pipeline)?)
         } else {
             None
         };
@@ -142,7 +144,11 @@ impl Cycle<'_> {
         let ledger = &*self.ledger;
         ledger.note_work(1);
         let row = ledger.pod(pod);
-        let mut ranking = self.indexes.ranking_for(ledger, row.shape, self.config.placement);
+        let scoring = NodeScoring {
+            strategies: self.config.placement,
+            prices: self.prices,
+        };
+        let mut ranking = self.indexes.ranking_for(ledger, row.shape, scoring);
         if ranking.has_no_candidates() {
             return false;
         }
@@ -167,7 +173,7 @@ impl Cycle<'_> {
             inter_pod: rules.as_ref(),
             volumes: volumes.as_ref(),
             bounds: QueueBounds::of(ledger, attempt, pod),
-            strategy: self.config.placement.gpu,
+            scoring,
             mode: attempt.mode,
         };
         let scores = PodScores {

@@ -7,17 +7,23 @@
 use rustc_hash::FxHashMap;
 
 use crate::ids::{NodeId, ShapeId};
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, NodeAt};
 use crate::model::{PlacementStrategies, ShareTerms};
 use crate::place::node_check::{kind_check, static_check};
 use crate::place::pod::{best_of, best_of_fitting};
-use crate::place::score::{NodeScore, node_score};
+use crate::place::score::{NodeScore, NodeScoring, node_score};
 use crate::tables::{GpuKind, Node, Shape};
 
 /// The most indexes of shapes, to bound the memory per node.
 const SHAPES_MAX: usize = 48;
+/// The most indexes of shapes where the index of a GPU request gives no useful bound, and the most leaves of all of them above
+/// [`SHAPES_MAX`]: 32 bytes each.
+const UNBOUNDED_SHAPES_MAX: usize = 1024;
+const LEAVES_MAX: usize = 1 << 21;
 /// The most indexes of GPU requests.
 const REQUESTS_MAX: usize = 32;
+/// An index reads the log of changed nodes up to this many entries per leaf, and else scores all nodes.
+const READ_MAX: usize = 4;
 /// After this many rejected nodes the search sorts the rest at once, since each rejection updates the tree twice.
 const REJECTED_MAX: usize = 32;
 
@@ -39,7 +45,7 @@ pub(crate) struct ShapeIndexes {
 #[derive(Clone, Copy, Debug, Default)]
 struct ShapeEntry {
     /// Position in [`ShapeIndexes::indexes`]; `None` = the shape uses the index of its GPU request.
-    own: Option<u8>,
+    own: Option<u16>,
     /// Nodes visited through the index of the GPU request since the shape lost its own index.
     visited: u32,
 }
@@ -49,7 +55,6 @@ struct ShapeEntry {
 pub(crate) struct ShapeIndex {
     /// The shape that has the index; `None` for an index of a GPU request.
     shape: Option<ShapeId>,
-    placement: PlacementStrategies,
     cursor: Option<u64>,
     last_use: u64,
     /// Number of leaves, a power of two.
@@ -69,20 +74,21 @@ pub(crate) enum Ranking<'i> {
         index: &'i mut ShapeIndex,
         shape: ShapeId,
         visited: &'i mut u32,
+        scoring: NodeScoring<'i>,
     },
 }
 
 impl ShapeIndexes {
     /// The ranking of nodes for a shape, up to date.
-    pub(crate) fn ranking_for(
-        &mut self,
+    pub(crate) fn ranking_for<'i>(
+        &'i mut self,
         ledger: &Ledger,
         shape: ShapeId,
-        placement: PlacementStrategies,
-    ) -> Ranking<'_> {
-        if self.placement != Some(placement) {
+        scoring: NodeScoring<'i>,
+    ) -> Ranking<'i> {
+        if self.placement != Some(scoring.strategies) {
             self.clear();
-            self.placement = Some(placement);
+            self.placement = Some(scoring.strategies);
         }
         self.clock += 1;
         if self.by_shape.len() < ledger.shapes.len() {
@@ -91,15 +97,15 @@ impl ShapeIndexes {
         let position = self.by_shape[shape.index()];
         let own = match position.own {
             Some(own) => Some(usize::from(own)),
-            None if self.needs_own_index(ledger, shape, position) => Some(self.add_own_index(ledger, shape, placement)),
+            None if self.needs_own_index(ledger, shape, position, &scoring) => {
+                Some(self.add_own_index(ledger, shape, &scoring))
+            }
             None => None,
         };
         if let Some(own) = own {
             let index = &mut self.indexes[own];
             index.last_use = self.clock;
-            index.catch_up(ledger, ledger.shape(shape), |node, shape| {
-                static_check(node, shape).ok()
-            });
+            index.catch_up(ledger, ledger.shape(shape), &ShapeRules(&scoring));
             return Ranking::Own(index);
         }
         let request = ledger.shape(shape).gpu_request();
@@ -107,35 +113,39 @@ impl ShapeIndexes {
         if !self.requests.contains_key(&key) && self.requests.len() >= REQUESTS_MAX {
             self.requests.clear();
         }
-        let index = self
-            .requests
-            .entry(key)
-            .or_insert_with(|| ShapeIndex::new(None, placement));
-        index.catch_up(ledger, &request, |node, shape| kind_check(node, shape).ok().map(|()| 0));
+        let index = self.requests.entry(key).or_insert_with(|| ShapeIndex::new(None));
+        index.catch_up(ledger, &request, &RequestRules(&scoring));
         Ranking::Request {
             index,
             shape,
             visited: &mut self.by_shape[shape.index()].visited,
+            scoring,
         }
     }
 
     /// Whether a shape without an index gets one: the number of indexes is below its maximum, or the index of the GPU
     /// request made too many visits, or the shape prefers nodes, which raises scores above the bounds of that index.
-    fn needs_own_index(&self, ledger: &Ledger, shape: ShapeId, position: ShapeEntry) -> bool {
-        self.indexes.len() < SHAPES_MAX
+    fn needs_own_index(
+        &self,
+        ledger: &Ledger,
+        shape: ShapeId,
+        position: ShapeEntry,
+        scoring: &NodeScoring<'_>,
+    ) -> bool {
+        self.indexes.len() < shapes_max(ledger, scoring)
             || position.visited as usize > ledger.nodes.len()
             || !ledger.shape(shape).constraints.preferred_nodes.is_empty()
     }
 
     /// Adds an index for a shape and returns its position. If there are too many, it replaces the least recently used one.
-    fn add_own_index(&mut self, ledger: &Ledger, shape: ShapeId, placement: PlacementStrategies) -> usize {
-        let index = ShapeIndex::new(Some(shape), placement);
-        let position = if self.indexes.len() < SHAPES_MAX {
+    fn add_own_index(&mut self, ledger: &Ledger, shape: ShapeId, scoring: &NodeScoring<'_>) -> usize {
+        let index = ShapeIndex::new(Some(shape));
+        let position = if self.indexes.len() < shapes_max(ledger, scoring) {
             self.indexes.push(index);
             self.indexes.len() - 1
         } else {
             ledger.note_work(ledger.present_nodes);
-            let oldest = (0..SHAPES_MAX).min_by_key(|position| self.indexes[*position].last_use);
+            let oldest = (0..self.indexes.len()).min_by_key(|position| self.indexes[*position].last_use);
             let position = oldest.expect("there is at least one index");
             let old = std::mem::replace(&mut self.indexes[position], index);
             if let Some(old) = old.shape {
@@ -144,7 +154,7 @@ impl ShapeIndexes {
             }
             position
         };
-        self.by_shape[shape.index()].own = Some(position as u8);
+        self.by_shape[shape.index()].own = Some(position as u16);
         self.by_shape[shape.index()].visited = 0;
         position
     }
@@ -154,6 +164,54 @@ impl ShapeIndexes {
         self.indexes.clear();
         self.by_shape.clear();
         self.requests.clear();
+    }
+}
+
+/// How many shapes have an index of their own at most.
+fn shapes_max(ledger: &Ledger, scoring: &NodeScoring<'_>) -> usize {
+    if scoring.is_monotonic() {
+        return SHAPES_MAX;
+    }
+    let leaves = ledger.nodes.len().next_power_of_two();
+    (LEAVES_MAX / leaves).clamp(SHAPES_MAX, UNBOUNDED_SHAPES_MAX)
+}
+
+/// How an index scores nodes.
+pub(crate) trait ScoreRules {
+    /// The check of a node's spec: its preference; `None` = the node rejects the shape.
+    fn check(&self, node: &Node, shape: &Shape) -> Option<i64>;
+    /// The score of a node with this preference.
+    fn score(&self, node: NodeAt<'_>, shape: &Shape, preference: i64) -> NodeScore;
+}
+
+/// The exact scores of a shape.
+struct ShapeRules<'s>(&'s NodeScoring<'s>);
+
+impl ScoreRules for ShapeRules<'_> {
+    fn check(&self, node: &Node, shape: &Shape) -> Option<i64> {
+        static_check(node, shape).ok()
+    }
+
+    fn score(&self, node: NodeAt<'_>, shape: &Shape, preference: i64) -> NodeScore {
+        node_score(node, shape, preference, self.0)
+    }
+}
+
+/// Upper bounds of the scores of all shapes that request at least these GPUs.
+struct RequestRules<'s>(&'s NodeScoring<'s>);
+
+impl ScoreRules for RequestRules<'_> {
+    fn check(&self, node: &Node, shape: &Shape) -> Option<i64> {
+        kind_check(node, shape).ok().map(|()| 0)
+    }
+
+    fn score(&self, node: NodeAt<'_>, shape: &Shape, preference: i64) -> NodeScore {
+        let score = node_score(node, shape, preference, self.0);
+        if self.0.is_monotonic() {
+            score
+        } else {
+            score.with_best_packing()
+        }
     }
 }
 
@@ -169,7 +227,9 @@ impl Ranking<'_> {
     pub(crate) fn score(&self, ledger: &Ledger, node: NodeId) -> NodeScore {
         match self {
             Ranking::Own(index) => index.score(node),
-            Ranking::Request { index, shape, .. } => index.exact_score(ledger, *shape, node),
+            Ranking::Request {
+                index, shape, scoring, ..
+            } => index.exact_score(ledger, *shape, node, scoring),
         }
     }
 
@@ -183,9 +243,9 @@ impl Ranking<'_> {
         let nodes = nodes.iter().copied();
         match self {
             Ranking::Own(index) => best_of(nodes, |node| index.score(node), accept),
-            Ranking::Request { index, shape, .. } => {
-                best_of(nodes, |node| index.exact_score(ledger, *shape, node), accept)
-            }
+            Ranking::Request {
+                index, shape, scoring, ..
+            } => best_of(nodes, |node| index.exact_score(ledger, *shape, node, scoring), accept),
         }
     }
 
@@ -193,8 +253,13 @@ impl Ranking<'_> {
     pub(crate) fn best<T>(&mut self, ledger: &Ledger, accept: impl FnMut(NodeId) -> Option<T>) -> Option<T> {
         match self {
             Ranking::Own(index) => index.best(ledger, accept),
-            Ranking::Request { index, shape, visited } => {
-                let (found, tried) = index.best_below_bound(ledger, *shape, accept);
+            Ranking::Request {
+                index,
+                shape,
+                visited,
+                scoring,
+            } => {
+                let (found, tried) = index.best_below_bound(ledger, *shape, scoring, accept);
                 // Each visit computes a score and updates the tree twice.
                 ledger.note_work(4 * tried);
                 **visited = visited.saturating_add(tried as u32);
@@ -205,10 +270,9 @@ impl Ranking<'_> {
 }
 
 impl ShapeIndex {
-    fn new(shape: Option<ShapeId>, placement: PlacementStrategies) -> ShapeIndex {
+    pub(crate) fn new(shape: Option<ShapeId>) -> ShapeIndex {
         ShapeIndex {
             shape,
-            placement,
             cursor: None,
             last_use: 0,
             leaves: 0,
@@ -217,56 +281,55 @@ impl ShapeIndex {
         }
     }
 
-    /// Updates the scores of nodes that have changed in the ledger. `check` is the check of a node's spec.
-    fn catch_up(&mut self, ledger: &Ledger, shape: &Shape, check: impl Fn(&Node, &Shape) -> Option<i64>) {
-        /// How many entries of the log to look ahead for the same node: that costs about as much as one score.
-        const LOOKAHEAD: usize = 16;
-        let changed = self.cursor.and_then(|cursor| ledger.changed_nodes.since(cursor));
+    /// Updates the scores of nodes that have changed in the ledger.
+    pub(crate) fn catch_up(&mut self, ledger: &Ledger, shape: &Shape, rules: &impl ScoreRules) {
+        let start = self.cursor;
+        let changed = start.and_then(|cursor| Some((cursor, ledger.changed_nodes.since(cursor)?)));
         match changed {
-            Some(changed) if changed.len() <= self.leaves => {
-                for (at, node) in changed.iter().enumerate() {
+            Some((start, changed)) if changed.len() <= READ_MAX * self.leaves => {
+                for (at, node) in (start..).zip(changed) {
                     // Packing changes the same few nodes repeatedly: only the last entry of a node matters.
-                    if !changed[at + 1..].iter().take(LOOKAHEAD).any(|later| later == node) {
-                        let score = self.evaluate(ledger, shape, *node);
+                    if ledger.changed_nodes.is_last(at, *node) {
+                        let score = self.evaluate(ledger, shape, *node, rules);
                         self.set(*node, score);
                     }
                 }
             }
-            Some(_) | None => self.rebuild(ledger, shape, check),
+            Some(_) | None => self.rebuild(ledger, shape, rules),
         }
         self.cursor = Some(ledger.changed_nodes.end());
     }
 
-    fn rebuild(&mut self, ledger: &Ledger, shape: &Shape, check: impl Fn(&Node, &Shape) -> Option<i64>) {
+    fn rebuild(&mut self, ledger: &Ledger, shape: &Shape, rules: &impl ScoreRules) {
         if self.preference.len() != ledger.nodes.len() {
-            let preference = |node| check(node, shape).map(|points| points as i16);
+            let preference = |node| rules.check(node, shape).map(|points| points as i16);
             self.preference = ledger.nodes.iter().map(preference).collect();
             self.leaves = ledger.nodes.len().next_power_of_two();
             self.tree = vec![NodeScore::UNFIT; 2 * self.leaves];
         }
         for at in 0..ledger.nodes.len() {
-            self.tree[self.leaves + at] = self.evaluate(ledger, shape, NodeId::new(at));
+            self.tree[self.leaves + at] = self.evaluate(ledger, shape, NodeId::new(at), rules);
         }
         for at in (1..self.leaves).rev() {
             self.tree[at] = self.tree[2 * at].max(self.tree[2 * at + 1]);
         }
     }
 
-    fn evaluate(&self, ledger: &Ledger, shape: &Shape, node: NodeId) -> NodeScore {
+    fn evaluate(&self, ledger: &Ledger, shape: &Shape, node: NodeId, rules: &impl ScoreRules) -> NodeScore {
         match self.preference[node.index()] {
-            Some(preference) => node_score(ledger.node(node), shape, i64::from(preference), self.placement),
+            Some(preference) => rules.score(ledger.node_at(node), shape, i64::from(preference)),
             None => NodeScore::UNFIT,
         }
     }
 
     /// The exact score of a node for a shape whose GPU request this index is for.
-    fn exact_score(&self, ledger: &Ledger, shape: ShapeId, node: NodeId) -> NodeScore {
+    fn exact_score(&self, ledger: &Ledger, shape: ShapeId, node: NodeId, scoring: &NodeScoring<'_>) -> NodeScore {
         if self.score(node) == NodeScore::UNFIT {
             return NodeScore::UNFIT;
         }
         let (row, shape) = (ledger.node(node), ledger.shape(shape));
         match static_check(row, shape) {
-            Ok(preference) => node_score(row, shape, preference, self.placement),
+            Ok(preference) => node_score(ledger.node_at(node), shape, preference, scoring),
             Err(_) => NodeScore::UNFIT,
         }
     }
@@ -293,7 +356,7 @@ impl ShapeIndex {
     }
 
     /// Whether the shape fits on no node.
-    fn has_no_candidates(&self) -> bool {
+    pub(crate) fn has_no_candidates(&self) -> bool {
         self.leaves == 0 || self.tree[1] == NodeScore::UNFIT
     }
 
@@ -327,6 +390,7 @@ impl ShapeIndex {
         &mut self,
         ledger: &Ledger,
         shape: ShapeId,
+        scoring: &NodeScoring<'_>,
         mut accept: impl FnMut(NodeId) -> Option<T>,
     ) -> (Option<T>, usize) {
         let mut visited: Vec<(NodeId, NodeScore)> = Vec::new();
@@ -337,7 +401,7 @@ impl ShapeIndex {
             if best.as_ref().is_some_and(|(score, _)| *score >= bound) {
                 break;
             }
-            let score = self.exact_score(ledger, shape, node);
+            let score = self.exact_score(ledger, shape, node, scoring);
             if score != NodeScore::UNFIT
                 && best.as_ref().is_none_or(|(best, _)| score > *best)
                 && let Some(found) = accept(node)
@@ -355,7 +419,7 @@ impl ShapeIndex {
     }
 
     /// All nodes on which the shape fits, with their scores.
-    fn fitting_nodes(&self) -> Vec<(NodeScore, NodeId)> {
+    pub(crate) fn fitting_nodes(&self) -> Vec<(NodeScore, NodeId)> {
         let leaves = self.tree[self.leaves..].iter().enumerate();
         leaves
             .filter(|(_, score)| **score != NodeScore::UNFIT)
@@ -363,7 +427,7 @@ impl ShapeIndex {
             .collect()
     }
 
-    fn best_node(&self) -> NodeId {
+    pub(crate) fn best_node(&self) -> NodeId {
         let (mut at, best) = (1, self.tree[1]);
         while at < self.leaves {
             at = if self.tree[2 * at] == best { 2 * at } else { 2 * at + 1 };
@@ -382,22 +446,30 @@ mod tests {
     };
 
     /// The best node by an index of the shape, and by the index of its GPU request.
-    fn best(ledger: &Ledger, shape: ShapeId, placement: PlacementStrategies) -> [Option<NodeId>; 2] {
-        let mut own = ShapeIndex::new(Some(shape), placement);
-        own.catch_up(ledger, ledger.shape(shape), |node, shape| {
-            static_check(node, shape).ok()
-        });
+    fn best(ledger: &Ledger, shape: ShapeId, scoring: &NodeScoring<'_>) -> [Option<NodeId>; 2] {
+        let mut own = ShapeIndex::new(Some(shape));
+        own.catch_up(ledger, ledger.shape(shape), &ShapeRules(scoring));
         let request = ledger.shape(shape).gpu_request();
-        let mut bound = ShapeIndex::new(None, placement);
-        bound.catch_up(ledger, &request, |node, shape| kind_check(node, shape).ok().map(|()| 0));
-        [own.best(ledger, Some), bound.best_below_bound(ledger, shape, Some).0]
+        let mut bound = ShapeIndex::new(None);
+        bound.catch_up(ledger, &request, &RequestRules(scoring));
+        [
+            own.best(ledger, Some),
+            bound.best_below_bound(ledger, shape, scoring, Some).0,
+        ]
+    }
+
+    fn without_prices(strategies: PlacementStrategies) -> NodeScoring<'static> {
+        NodeScoring {
+            strategies,
+            prices: None,
+        }
     }
 
     #[test]
     fn the_index_of_a_request_leads_to_the_same_node_as_an_index_of_the_shape() {
-        use PlacementStrategy::{Binpack, Spread};
+        use PlacementStrategy::{Binpack, Frag, Spread};
         let case = clusters::hostile::distinct(24);
-        for (gpu, cpu) in [(Binpack, Binpack), (Spread, Spread)] {
+        for (gpu, cpu) in [(Binpack, Binpack), (Spread, Spread), (Frag, Frag)] {
             let placement = PlacementStrategies { gpu, cpu };
             let mut cluster = case.cluster.clone();
             let mut config = case.config.clone();
@@ -406,8 +478,13 @@ mod tests {
             cluster.cycle(clusters::NOW, &config);
             let ledger = &cluster.ledger;
             assert!(ledger.shapes.len() > SHAPES_MAX);
+            assert_eq!(cluster.prices.prices().is_some(), gpu == Frag);
             for shape in (0..ledger.shapes.len()).map(ShapeId::new) {
-                let [own, request] = best(ledger, shape, placement);
+                let scoring = NodeScoring {
+                    strategies: placement,
+                    prices: cluster.prices.prices(),
+                };
+                let [own, request] = best(ledger, shape, &scoring);
                 assert_eq!(own, request, "{:?}", ledger.shape(shape));
             }
         }
@@ -465,7 +542,10 @@ mod tests {
         let ledger = &case.cluster.ledger;
         let wanted = ledger.pod(case.cluster.pod_ids["280-None"]).shape;
         let expect = Some(NodeId::new(1));
-        assert_eq!(best(ledger, wanted, case.config.placement), [expect, expect]);
+        assert_eq!(
+            best(ledger, wanted, &without_prices(case.config.placement)),
+            [expect, expect]
+        );
     }
 
     #[test]
@@ -475,11 +555,10 @@ mod tests {
         let pods = case.cluster.ledger.shapes[0].clone();
         cluster.ledger.shapes.push(pods);
         cluster.rank_nodes();
-        let placement = case.config.placement;
-        let mut own = ShapeIndex::new(Some(ShapeId::new(0)), placement);
-        own.catch_up(&cluster.ledger, cluster.ledger.shape(ShapeId::new(0)), |node, shape| {
-            static_check(node, shape).ok()
-        });
+        let scoring = without_prices(case.config.placement);
+        let mut own = ShapeIndex::new(Some(ShapeId::new(0)));
+        let shape = cluster.ledger.shape(ShapeId::new(0));
+        own.catch_up(&cluster.ledger, shape, &ShapeRules(&scoring));
         let before = own.tree.clone();
         for last in [0, REJECTED_MAX, 150] {
             let accept = |node: NodeId| (node.index() >= last).then_some(node.index());

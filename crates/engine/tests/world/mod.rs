@@ -13,9 +13,9 @@ use super::kai_engine::Cluster;
 use super::kai_engine::model::{
     BindInFlight, Config, Constraints, Event, FractioningCondition, FreeVolume, GangKey, GangSpec, GpuFraction,
     GpuRequest, HostPort, LabelSelector, MemoryKind, MigStrategy, Millis, NewVolumes, NodeCondition, NodeSelectorTerm,
-    NodeSpec, Operator, PlacementStrategy, PodAffinityTerm, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests,
-    Requirement, ResourceQuota, SubGroupSpec, Taint, TaintEffect, TaskRank, Toleration, TopologyConstraint,
-    TopologyLevel, TopologySpec, UnboundClaim, Usage, VolumePoolSpec,
+    NodeSpec, Operator, PodAffinityTerm, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests, Requirement,
+    ResourceQuota, SubGroupSpec, Taint, TaintEffect, TaskRank, Toleration, TopologyConstraint, TopologyLevel,
+    TopologySpec, UnboundClaim, Usage, VolumePoolSpec,
 };
 use super::kai_engine::reasons::Refusal;
 use super::kai_engine::report::{Decision, Report};
@@ -79,9 +79,7 @@ impl World {
     /// The cluster of a scene before its first step.
     pub(crate) fn new(scene: &Scene) -> World {
         let mut config = Config::default();
-        if scene.policy.spread {
-            (config.placement.gpu, config.placement.cpu) = (PlacementStrategy::Spread, PlacementStrategy::Spread);
-        }
+        (config.placement.gpu, config.placement.cpu) = (scene.policy.strategy, scene.policy.strategy);
         if scene.policy.any_number_of_moves {
             config.consolidation_preemptees_max = None;
         }

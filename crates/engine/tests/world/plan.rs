@@ -7,7 +7,9 @@ use proptest::collection::vec;
 use proptest::option::weighted;
 use proptest::prelude::*;
 
-use super::super::kai_engine::model::{ComputeMode, Enforcement, EnforcementTier, Preemptibility, ShareTerms};
+use super::super::kai_engine::model::{
+    ComputeMode, Enforcement, EnforcementTier, PlacementStrategy, Preemptibility, ShareTerms,
+};
 
 /// A cluster with its gangs, and the steps that change it.
 #[derive(Clone)]
@@ -39,7 +41,7 @@ impl fmt::Debug for Scene {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Policy {
-    pub(crate) spread: bool,
+    pub(crate) strategy: PlacementStrategy,
     pub(crate) any_number_of_moves: bool,
     pub(crate) no_staleness_grace: bool,
 }
@@ -339,8 +341,12 @@ fn policies() -> impl Strategy<Value = Policy> {
         prop::bool::weighted(0.3),
         prop::bool::weighted(0.2),
     )
-        .prop_map(|(spread, any_number_of_moves, no_staleness_grace)| Policy {
-            spread,
+        .prop_map(|(other, any_number_of_moves, no_staleness_grace)| Policy {
+            strategy: match (other, any_number_of_moves) {
+                (false, _) => PlacementStrategy::Binpack,
+                (true, false) => PlacementStrategy::Spread,
+                (true, true) => PlacementStrategy::Frag,
+            },
             any_number_of_moves,
             no_staleness_grace,
         })

@@ -133,7 +133,7 @@ fn left_out(listed: &[Plugin], placement: PlacementStrategies) -> Option<String>
 /// The plugins that can't be switched off.
 fn expected(placement: PlacementStrategies) -> Vec<&'static str> {
     let of_placement: &[&str] = match placement.gpu {
-        PlacementStrategy::Binpack => &["gpupack", "gpusharingorder"],
+        PlacementStrategy::Binpack | PlacementStrategy::Frag => &["gpupack", "gpusharingorder"],
         PlacementStrategy::Spread => &["gpuspread"],
     };
     let is_expected = |name: &&str| match *name {
@@ -192,6 +192,7 @@ fn default_tiers() -> Value {
             let strategy = |strategy: PlacementStrategy| match strategy {
                 PlacementStrategy::Binpack => "binpack",
                 PlacementStrategy::Spread => "spread",
+                PlacementStrategy::Frag => "frag",
             };
             json!({ "name": name, "arguments": { "gpu": strategy(defaults.gpu), "cpu": strategy(defaults.cpu) } })
         }
@@ -375,9 +376,10 @@ impl Arguments<'_> {
 
     fn strategy(&self, name: &str) -> Result<PlacementStrategy, String> {
         match self.text(name).as_deref() {
-            None | Some("" | "binpack") => Ok(PlacementStrategy::Binpack),
-            Some("spread") => Ok(PlacementStrategy::Spread),
-            Some(other) => Err(self.unknown(name, other, "binpack and spread")),
+            None | Some("") => Ok(PlacementStrategy::Binpack),
+            Some(known) => {
+                PlacementStrategy::by_name(known).ok_or_else(|| self.unknown(name, known, PlacementStrategy::NAMES))
+            }
         }
     }
 
@@ -399,6 +401,25 @@ fn millionths(value: f64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn placement_strategies_are_known_by_name() {
+        let strategies = |gpu: &str| {
+            let text =
+                format!("tiers: [{{plugins: [{{name: nodeplacement, arguments: {{gpu: {gpu}, cpu: binpack}}}}]}}]");
+            read(&text).map(|file| file.config.placement)
+        };
+        let of = |gpu| {
+            Ok(PlacementStrategies {
+                gpu,
+                cpu: PlacementStrategy::Binpack,
+            })
+        };
+        assert_eq!(strategies("frag"), of(PlacementStrategy::Frag));
+        assert_eq!(strategies("spread"), of(PlacementStrategy::Spread));
+        let problem = strategies("fragg").unwrap_err();
+        assert!(problem.contains("known are binpack, spread and frag"), "{problem}");
+    }
 
     #[test]
     fn a_file_of_the_operator_is_understood() {

@@ -164,11 +164,8 @@ fn millionths(value: f64) -> Result<i64, String> {
 
 /// A placement strategy by its name.
 pub(super) fn strategy(name: &str) -> Result<PlacementStrategy, String> {
-    match name {
-        "binpack" => Ok(PlacementStrategy::Binpack),
-        "spread" => Ok(PlacementStrategy::Spread),
-        other => Err(format!("{other:?} is unknown; known are binpack and spread")),
-    }
+    PlacementStrategy::by_name(name)
+        .ok_or_else(|| format!("{name:?} is unknown; known are {}", PlacementStrategy::NAMES))
 }
 
 fn placement(before: PlacementStrategies, value: &Value) -> Result<PlacementStrategies, String> {

@@ -93,6 +93,7 @@ const WORDS: &[&str] = &[
     "stalegangeviction",
     "binpack",
     "spread",
+    "frag",
     "lca",
     "queue",
     "prefer-larger",
