@@ -20,7 +20,7 @@ pub enum List {
     Topologies,
     /// Priority classes.
     PriorityClasses,
-    /// Volumes and their claims.
+    /// Volumes, their claims and storage classes.
     Volumes,
     /// ConfigMaps.
     ConfigMaps,

@@ -159,6 +159,7 @@ fn restrict(informers: &Informers, knowledge: &Knowledge) {
             List::Volumes => {
                 informers.restrict::<kai_api::PersistentVolume>(None);
                 informers.restrict::<kai_api::PersistentVolumeClaim>(None);
+                informers.restrict::<kai_api::StorageClass>(None);
             }
             List::ConfigMaps => informers.restrict::<kai_api::ConfigMap>(None),
         }

@@ -153,6 +153,7 @@ struct Objects {
     pods: Vec<Pod>,
     volumes: Vec<kai_api::PersistentVolume>,
     claims: Vec<kai_api::PersistentVolumeClaim>,
+    storage_classes: Vec<kai_api::StorageClass>,
     /// ConfigMaps of pending pods that exist.
     config_maps: Vec<ObjectKey>,
 }
@@ -191,7 +192,8 @@ impl Lists<'_> {
     async fn objects(&mut self) -> Result<Objects, Error> {
         let all = Selection::default();
         let client = self.client;
-        let (nodes, queues, topologies, classes, pod_groups, bind_requests, pods, volumes, claims) = tokio::join!(
+        let (nodes, queues, topologies, classes, pod_groups, bind_requests, pods, volumes, claims, storage_classes) = tokio::join!(
+            client.list(&all),
             client.list(&all),
             client.list(&all),
             client.list(&all),
@@ -212,6 +214,7 @@ impl Lists<'_> {
             pods: self.or_of_namespace(List::Pods, pods).await?,
             volumes: self.note(List::Volumes, volumes)?,
             claims: self.or_of_namespace(List::Volumes, claims).await?,
+            storage_classes: self.note(List::Volumes, storage_classes)?,
             config_maps: Vec::new(),
         };
         self.missing.sort_by_key(|missing| missing.list);
@@ -423,6 +426,9 @@ fn apply(mirror: &mut ClusterMirror, engine: &mut Cluster, objects: Objects, con
         .for_each(|volume| mirror.apply_volume(&Arc::new(volume)));
     for claim in objects.claims {
         mirror.apply_volume_claim(&ObjectKey::of(&claim), &Arc::new(claim));
+    }
+    for class in objects.storage_classes {
+        mirror.apply_storage_class(&Arc::new(class));
     }
     objects.config_maps.iter().for_each(|key| mirror.apply_config_map(key));
     if config_maps_known {

@@ -7,7 +7,7 @@ use super::component::{is_image_of_kai, to_json};
 use super::inputs::{ClusterFacts, Runner};
 
 /// Paths in a Config without an effect, wherever the roles run. A star stands for one field.
-const ALWAYS: [(&str, &str); 21] = [
+const ALWAYS: [(&str, &str); 20] = [
     (
         "global.daemonsetsTolerations",
         "the installation sets up the node agent",
@@ -27,10 +27,6 @@ const ALWAYS: [(&str, &str); 21] = [
     ("admission.service.k8sClientConfig", CLIENTS),
     ("queueController.service.k8sClientConfig", CLIENTS),
     ("podGroupController.service.k8sClientConfig", CLIENTS),
-    (
-        "binder.volumeBindingTimeoutSeconds",
-        "the scheduler waits until claims are bound",
-    ),
     ("admission.validatingWebhookConfigurationName", NAMES),
     ("admission.mutatingWebhookConfigurationName", NAMES),
     ("queueController.webhooks.webhookConfigurationNamePrefix", NAMES),
