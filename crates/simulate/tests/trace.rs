@@ -97,6 +97,7 @@ fn typical(pods: &[TracePod]) -> Vec<(TracePod, f64)> {
     }
     let mut types: Vec<_> = counts.into_iter().collect();
     types.sort_by(|(a, (count_a, _)), (b, (count_b, _))| (count_b, b).cmp(&(count_a, a)));
+    let all = pods.len() as f64;
     let mut chosen = Vec::new();
     let mut sum = 0;
     for (_, (count, pod)) in types {
@@ -107,7 +108,7 @@ fn typical(pods: &[TracePod]) -> Vec<(TracePod, f64)> {
     }
     chosen
         .into_iter()
-        .map(|(pod, count)| (pod, count / f64::from(sum)))
+        .map(|(pod, count)| (pod, count / all / (f64::from(sum) / all)))
         .collect()
 }
 

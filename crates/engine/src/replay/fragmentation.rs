@@ -122,8 +122,10 @@ impl TypicalPods {
                 part: count as f64,
             });
         }
+        // Two divisions, as in the published simulator: the last bit decides ties.
+        let all = pods.len() as f64;
         for of in &mut chosen {
-            of.part /= counted as f64;
+            of.part = of.part / all / (counted as f64 / all);
         }
         TypicalPods(chosen)
     }
