@@ -73,6 +73,13 @@ fn the_gpu_operators_cdi_reaches_the_binder_unless_the_config_decides() {
 }
 
 #[test]
+fn the_time_that_volumes_may_take_reaches_the_binder() {
+    let plan = deployments(json!({ "binder": { "volumeBindingTimeoutSeconds": 30 } }), &[]);
+    assert!(arguments(&plan).contains("--volume-binding-timeout=30"));
+    assert_eq!(plan.ignored, [""; 0]);
+}
+
+#[test]
 fn the_mode_of_gpu_sharing_reaches_admission_binder_and_schedulers() {
     let modes = |config: Value| {
         let plan = deployments(config, &[shard("default", json!({}))]);
