@@ -328,7 +328,7 @@ proptest! {
                     let pool = &world.pools[&claim.pool];
                     match &choice.volume {
                         Some(name) => {
-                            let volume = pool.volumes.iter().find(|volume| volume.name == *name).unwrap();
+                            let volume = pool.volumes.iter().find(|volume| *volume.name == **name).unwrap();
                             assert!(volume.nodes.as_ref().is_none_or(reaches), "{placed:?}");
                         }
                         None => {

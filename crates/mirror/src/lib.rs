@@ -276,8 +276,8 @@ impl ClusterMirror {
 
     /// The consequences of the changes since the last call.
     pub fn take_outbox(&mut self) -> Outbox {
-        self.block_gpus_of_unreserved_groups();
         self.send_volume_pools();
+        self.block_gpus_of_unreserved_groups();
         std::mem::take(&mut self.outbox)
     }
 

@@ -10,12 +10,12 @@ use kai_api::{
     ConditionStatus, Object, ObjectKey, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition, StorageClass,
     VolumeBinding, VolumeClaim,
 };
-use kai_engine::model::{Event, NodeSelectorTerm, PodSpec, UnboundClaim};
+use kai_engine::model::{Event, FreeVolume, NodeSelectorTerm, PodSpec, UnboundClaim};
 use kai_engine::reasons::Refusal;
 use kai_engine::steps;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use self::pools::{Pools, Source};
+use self::pools::{Pools, REQUESTS_MAX, Source};
 use super::{ClusterMirror, ObjectList};
 
 /// Node selector terms of all volumes of one pod: the check of a node compares each. A pod beyond this is refused.
@@ -29,6 +29,8 @@ pub(super) struct Volumes {
     claims: FxHashMap<ObjectKey, Arc<PersistentVolumeClaim>>,
     volumes: FxHashMap<Box<str>, Arc<PersistentVolume>>,
     classes: FxHashMap<Box<str>, Arc<StorageClass>>,
+    /// What pools have of the volumes; those with an invalid node affinity are missing.
+    free: FxHashMap<Box<str>, Arc<FreeVolume>>,
     /// Names of the volumes of each storage class.
     by_class: FxHashMap<Box<str>, FxHashSet<Box<str>>>,
     /// Names of the volumes that name a claim, whether or not the claim is bound to them.
@@ -144,7 +146,13 @@ impl ClusterMirror {
                     many_nodes,
                     bytes,
                 }) => {
-                    let pool = volumes.pools.join(&claim, from);
+                    let Some(pool) = volumes.pools.join(&claim, from) else {
+                        spec.refused.get_or_insert(Refusal::VolumeRequestsExceeded {
+                            namespace: key.namespace.to_string(),
+                            max: REQUESTS_MAX,
+                        });
+                        continue;
+                    };
                     let claim = claim.to_string();
                     unbound.push((
                         bytes,
@@ -189,10 +197,15 @@ impl ClusterMirror {
 
     /// Sends the pools that changed to the engine.
     pub(super) fn send_volume_pools(&mut self) {
+        while let Some(claim) = self.volumes.pools.next_admitted() {
+            self.refresh_pods_of_claim(&claim);
+            self.volumes.pools.pass_on_turn(&claim);
+        }
         let Volumes {
             pools,
             volumes,
             classes,
+            free,
             by_class,
             ..
         } = &mut self.volumes;
@@ -202,6 +215,7 @@ impl ClusterMirror {
         let objects = pools::Objects {
             volumes,
             classes,
+            free,
             by_class,
         };
         let changed = pools.take_changed(&objects);
@@ -266,12 +280,16 @@ impl Volumes {
         if let Some(claim) = claim_of(volume) {
             self.by_claim.entry(claim).or_default().insert(name.clone());
         }
+        if let Some(free) = pools::free_volume(volume) {
+            self.free.insert(name.clone(), Arc::new(free));
+        }
         let class = volume.storage_class_name().unwrap_or_default();
         self.by_class.entry(class.into()).or_default().insert(name);
     }
 
     fn unlist(&mut self, name: &str, volume: &PersistentVolume) {
         self.pools.volume_changed(name, volume);
+        self.free.remove(name);
         if let Some(claim) = claim_of(volume)
             && let Some(names) = self.by_claim.get_mut(&claim)
         {

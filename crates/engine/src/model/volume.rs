@@ -1,5 +1,7 @@
 //! Volumes that pods still have to get.
 
+use std::sync::Arc;
+
 use super::NodeSelectorTerm;
 
 /// A claim of a pod that has no volume yet. It gets one together with the pod's node.
@@ -19,7 +21,7 @@ pub struct VolumePoolSpec {
     /// Unique name.
     pub name: String,
     /// Volumes that are free and meet the requirements, the best one first. A volume may be in several pools; one claim gets it.
-    pub volumes: Vec<FreeVolume>,
+    pub volumes: Vec<Arc<FreeVolume>>,
     /// Where a new volume can be made.
     pub new_volumes: NewVolumes,
 }
@@ -28,7 +30,7 @@ pub struct VolumePoolSpec {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FreeVolume {
     /// Unique name.
-    pub name: String,
+    pub name: Arc<str>,
     /// One of the terms must match a node that uses the volume; `None` = every node can.
     pub nodes: Option<Vec<NodeSelectorTerm>>,
 }

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use crate::ids::{NodeId, PodId};
 use crate::ledger::Ledger;
 use crate::model::{FreeVolume, Labels, NewVolumes, NodeSelectorTerm, Operator, VolumePoolSpec};
+use crate::steps;
 use crate::tables::{ChosenVolume, ChosenVolumes, Placement};
 
 /// All pools by name.
@@ -99,7 +100,8 @@ impl Reach {
             new_volumes: Vec::new(),
         };
         let mut by_terms: FxHashMap<&Option<Vec<NodeSelectorTerm>>, usize> = FxHashMap::default();
-        for (position, FreeVolume { name, nodes }) in spec.volumes.iter().enumerate() {
+        for (position, volume) in spec.volumes.iter().enumerate() {
+            let FreeVolume { name, nodes } = &**volume;
             let segment = *by_terms.entry(nodes).or_insert_with(|| {
                 let id = reach.segments.len() as u32;
                 reach.segments.push(Segment { volumes: Vec::new() });
@@ -113,7 +115,7 @@ impl Reach {
                 }
                 id as usize
             });
-            let volume = (position as u32, name.as_str().into());
+            let volume = (position as u32, Arc::clone(name));
             reach.segments[segment].volumes.push(volume);
         }
         reach.new_volumes = match &spec.new_volumes {
@@ -127,6 +129,8 @@ impl Reach {
                 nodes
             }
         };
+        // Not a cycle's work, which must not depend on what earlier cycles computed. The mirror bounds the pools of a namespace.
+        steps::count(spec.volumes.len() + reach.by_node.len());
         reach
     }
 

@@ -60,6 +60,13 @@ pub enum Refusal {
         /// The bound.
         max: usize,
     },
+    /// The waiting claims of the pod's namespace ask for more different volumes than this.
+    VolumeRequestsExceeded {
+        /// The namespace.
+        namespace: String,
+        /// The bound.
+        max: usize,
+    },
     /// The volume of a claim of the pod does not exist.
     VolumeMissing {
         /// The volume.

@@ -8,6 +8,7 @@ pub(crate) mod account;
 pub(crate) mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::kai_engine::Cluster;
 use super::kai_engine::model::{
@@ -315,7 +316,7 @@ impl World {
             let nodes = match &choice.volume {
                 Some(name) => volumes
                     .into_iter()
-                    .find(|volume| volume.name == *name)
+                    .find(|volume| *volume.name == **name)
                     .map(|volume| volume.nodes.clone().unwrap_or_default()),
                 // The provisioner makes volumes for racks.
                 None => self
@@ -329,7 +330,7 @@ impl World {
                 let mut pool = pool.clone();
                 let before = pool.volumes.len();
                 pool.volumes
-                    .retain(|volume| Some(&volume.name) != choice.volume.as_ref());
+                    .retain(|volume| Some(&*volume.name) != choice.volume.as_deref());
                 if pool.volumes.len() < before {
                     events.push(Event::VolumePool(pool));
                 }
@@ -644,13 +645,15 @@ pub(crate) fn has_label(key: &str, value: &str) -> NodeSelectorTerm {
 
 /// Disks of three nodes, a disk of a rack and one for all nodes; and a pool that has some of them, and new disks in a rack.
 fn volume_pools() -> [VolumePoolSpec; 2] {
-    let volume = |name: &str, nodes: Option<NodeSelectorTerm>| FreeVolume {
-        name: name.to_owned(),
-        nodes: nodes.map(|term| vec![term]),
+    let volume = |name: &str, nodes: Option<NodeSelectorTerm>| {
+        Arc::new(FreeVolume {
+            name: name.into(),
+            nodes: nodes.map(|term| vec![term]),
+        })
     };
     let of_host = |host: &str| volume(&format!("disk-{host}"), Some(has_label("host", host)));
     let of_rack = volume("rack", Some(has_label("rack", "r1")));
-    let pool = |name: &str, volumes: &[FreeVolume], new_volumes| VolumePoolSpec {
+    let pool = |name: &str, volumes: &[Arc<FreeVolume>], new_volumes| VolumePoolSpec {
         name: name.to_owned(),
         volumes: volumes.to_vec(),
         new_volumes,

@@ -391,3 +391,35 @@ fn pools_go_with_their_last_claim() {
     volume(&mut world, "w", "a", json!({}));
     assert_eq!(world.mirror.take_outbox().events, []);
 }
+
+#[test]
+fn a_namespace_waits_for_a_bounded_number_of_different_volumes() {
+    let mut world = a_pod_that_its_claim_waits_for("csi.example", json!({}));
+    let size = |bytes: usize| json!({ "spec": { "resources": { "requests": { "storage": bytes.to_string() } } } });
+    // With the claim c, one more than the bound.
+    let names: Vec<String> = (0..32).map(|number| format!("size-{number:02}")).collect();
+    for (number, name) in names.iter().enumerate() {
+        claim(&mut world, name, size(1_000 + number));
+        user(&mut world, name, &[name]);
+    }
+    claim(&mut world, "d", json!({}));
+    user(&mut world, "q", &["d"]);
+    world.decide();
+    let reason = world.reason("uid-size-31");
+    assert!(
+        reason.starts_with("claims of namespace a wait for more than 32 different kinds of volumes"),
+        "{reason}"
+    );
+    assert!(
+        !world.reason("uid-q").contains("different kinds"),
+        "its claim asks for the same as another one"
+    );
+    // A pod that goes makes room for another request; one that was postponed and is gone passes its turn on.
+    claim(&mut world, "size-32", size(2_000));
+    user(&mut world, "size-32", &["size-32"]);
+    world.decide();
+    world.mirror.remove_pod(&ObjectKey::new("a", "size-31"));
+    world.mirror.remove_pod(&ObjectKey::new("a", "size-00"));
+    world.decide();
+    assert!(!world.reason("uid-size-32").contains("different kinds"));
+}

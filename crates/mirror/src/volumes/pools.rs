@@ -1,12 +1,17 @@
 //! The pools of volumes that unbound claims of pending pods get theirs from. Claims that ask for the same share a pool, so that a change of
 //! a volume changes a few pools and no pod.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kai_api::{Object, ObjectKey, PersistentVolume, StorageClass, VolumeRequest};
 use kai_engine::model::{FreeVolume, NewVolumes, NodeSelectorTerm, Operator, Requirement, VolumePoolSpec};
 use kai_engine::steps;
 use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Different requests of the waiting claims of one namespace. Each volume of the class is compared with each of them whenever one changes, and
+/// tenants write the claims. Further claims wait until another request of their namespace is met.
+pub(super) const REQUESTS_MAX: usize = 32;
 
 /// Where the volume of a claim comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +39,7 @@ impl Source {
 pub(super) struct Objects<'o> {
     pub(super) volumes: &'o FxHashMap<Box<str>, Arc<PersistentVolume>>,
     pub(super) classes: &'o FxHashMap<Box<str>, Arc<StorageClass>>,
+    pub(super) free: &'o FxHashMap<Box<str>, Arc<FreeVolume>>,
     pub(super) by_class: &'o FxHashMap<Box<str>, FxHashSet<Box<str>>>,
 }
 
@@ -44,6 +50,12 @@ pub(super) struct Pools {
     of_claim: FxHashMap<ObjectKey, Arc<str>>,
     /// Names of pools by storage class.
     of_class: FxHashMap<Box<str>, FxHashSet<Arc<str>>>,
+    /// By namespace: how many of its claims use each request's pool.
+    requests: FxHashMap<Box<str>, FxHashMap<Arc<str>, usize>>,
+    /// By namespace: claims above [`REQUESTS_MAX`].
+    postponed: FxHashMap<Box<str>, BTreeSet<ObjectKey>>,
+    /// Claims that were postponed, and may ask for their pool again.
+    admitted: Vec<ObjectKey>,
     /// Pools whose objects changed since the engine got them.
     changed: FxHashSet<Arc<str>>,
     /// Pools that the engine has and no claim uses.
@@ -59,15 +71,22 @@ struct Pool {
 }
 
 impl Pools {
-    /// Counts the claim among the users of its pool; returns the pool's name.
-    pub(super) fn join(&mut self, claim: &ObjectKey, source: Source) -> String {
+    /// Counts the claim among the users of its pool; returns the pool's name. `None` = the namespace of the claim has too many requests.
+    pub(super) fn join(&mut self, claim: &ObjectKey, source: Source) -> Option<String> {
         let name = source.pool_name();
         if self.of_claim.get(claim).is_some_and(|known| **known == *name) {
-            return name;
+            return Some(name);
         }
         self.leave(claim);
         let shared: Arc<str> = name.as_str().into();
         if let Source::Request(request) = &source {
+            let of_namespace = self.requests.entry((*claim.namespace).into()).or_default();
+            if of_namespace.len() >= REQUESTS_MAX && !of_namespace.contains_key(&shared) {
+                let postponed = self.postponed.entry((*claim.namespace).into()).or_default();
+                postponed.insert(claim.clone());
+                return None;
+            }
+            *of_namespace.entry(Arc::clone(&shared)).or_default() += 1;
             let of_class = self.of_class.entry(request.class.as_str().into()).or_default();
             of_class.insert(Arc::clone(&shared));
         }
@@ -81,14 +100,21 @@ impl Pools {
             self.changed.insert(Arc::clone(&shared));
         }
         self.of_claim.insert(claim.clone(), shared);
-        name
+        Some(name)
     }
 
     /// The claim uses no pool any more.
     pub(super) fn leave(&mut self, claim: &ObjectKey) {
+        if let Some(postponed) = self.postponed.get_mut(&*claim.namespace) {
+            postponed.remove(claim);
+            if postponed.is_empty() {
+                self.postponed.remove(&*claim.namespace);
+            }
+        }
         let Some(name) = self.of_claim.remove(claim) else {
             return;
         };
+        self.forget_request(&claim.namespace, &name);
         let pool = self
             .by_name
             .get_mut(&name)
@@ -111,6 +137,49 @@ impl Pools {
             }
         }
         self.changed.remove(&name);
+    }
+
+    /// A claim of the namespace does not use the pool any more. If it was the last one, a postponed claim takes its turn.
+    fn forget_request(&mut self, namespace: &str, pool: &Arc<str>) {
+        let Some(of_namespace) = self.requests.get_mut(namespace) else {
+            return;
+        };
+        let Some(claims) = of_namespace.get_mut(pool) else {
+            return;
+        };
+        *claims -= 1;
+        if *claims > 0 {
+            return;
+        }
+        of_namespace.remove(pool);
+        if of_namespace.is_empty() {
+            self.requests.remove(namespace);
+        }
+        self.admit_next(namespace);
+    }
+
+    /// If the admitted claim has no use for its turn, another claim of its namespace gets it.
+    pub(super) fn pass_on_turn(&mut self, claim: &ObjectKey) {
+        let namespace = &*claim.namespace;
+        let requests = self.requests.get(namespace).map_or(0, FxHashMap::len);
+        if requests < REQUESTS_MAX && !self.of_claim.contains_key(claim) {
+            self.admit_next(namespace);
+        }
+    }
+
+    fn admit_next(&mut self, namespace: &str) {
+        let Some(postponed) = self.postponed.get_mut(namespace) else {
+            return;
+        };
+        self.admitted.extend(postponed.pop_first());
+        if postponed.is_empty() {
+            self.postponed.remove(namespace);
+        }
+    }
+
+    /// The next claim whose pods may be looked at again.
+    pub(super) fn next_admitted(&mut self) -> Option<ObjectKey> {
+        self.admitted.pop()
     }
 
     /// The volume was added or removed, or changed from or to this content.
@@ -162,7 +231,7 @@ impl Objects<'_> {
         let (volumes, new_volumes) = match source {
             Source::Request(request) => (self.suitable(request), self.new_volumes(&request.class)),
             Source::Reserved(volume) => {
-                let volume = self.volumes.get(volume).and_then(|object| free_volume(object));
+                let volume = self.free.get(volume).cloned();
                 (volume.into_iter().collect(), NewVolumes::Nowhere)
             }
             Source::MadeFor(node) => (Vec::new(), NewVolumes::On(vec![is_node(node)])),
@@ -180,13 +249,17 @@ impl Objects<'_> {
     }
 
     /// The free volumes that are as requested, the smallest one first.
-    fn suitable(&self, request: &VolumeRequest) -> Vec<FreeVolume> {
+    fn suitable(&self, request: &VolumeRequest) -> Vec<Arc<FreeVolume>> {
         let of_class = self.by_class.get(request.class.as_str()).into_iter().flatten();
         let objects = of_class.filter_map(|name| self.volumes.get(name));
         let mut found: Vec<&Arc<PersistentVolume>> =
             objects.filter(|volume| is_as_requested(volume, request)).collect();
-        found.sort_by_key(|volume| (volume.bytes(), volume.metadata().plain_name().to_owned()));
-        found.into_iter().filter_map(|volume| free_volume(volume)).collect()
+        found.sort_by(|a, b| {
+            let names = || a.metadata().plain_name().cmp(b.metadata().plain_name());
+            a.bytes().cmp(&b.bytes()).then_with(names)
+        });
+        let of_volume = |volume: &Arc<PersistentVolume>| self.free.get(volume.metadata().plain_name());
+        found.into_iter().filter_map(of_volume).cloned().collect()
     }
 }
 
@@ -206,9 +279,9 @@ fn is_as_requested(volume: &PersistentVolume, request: &VolumeRequest) -> bool {
 }
 
 /// `None` = its node affinity can't be read, so no pod gets it.
-fn free_volume(volume: &PersistentVolume) -> Option<FreeVolume> {
+pub(super) fn free_volume(volume: &PersistentVolume) -> Option<FreeVolume> {
     Some(FreeVolume {
-        name: volume.metadata().plain_name().to_owned(),
+        name: volume.metadata().plain_name().into(),
         nodes: volume.node_terms().ok()?,
     })
 }

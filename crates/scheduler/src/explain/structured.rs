@@ -70,6 +70,7 @@ fn refusal_code(refusal: &Refusal) -> &'static str {
         | Refusal::EphemeralClaimForeign { .. }
         | Refusal::StorageClassMissing { .. }
         | Refusal::UnboundClaimsExceeded { .. }
+        | Refusal::VolumeRequestsExceeded { .. }
         | Refusal::VolumeMissing { .. }
         | Refusal::VolumeInvalid(_)
         | Refusal::VolumeTermsExceeded { .. }

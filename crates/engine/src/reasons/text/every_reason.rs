@@ -355,6 +355,14 @@ fn a_pod_that_is_refused() {
         Refusal::UnboundClaimsExceeded { max: 16 },
         "the pod has more than 16 volume claims that wait for it; give it fewer volumes",
     );
+    check(
+        Refusal::VolumeRequestsExceeded {
+            namespace: "team".to_owned(),
+            max: 32,
+        },
+        "claims of namespace team wait for more than 32 different kinds of volumes, and those of the pod come after them; use fewer different \
+         sizes, classes and selectors",
+    );
     let missing = Refusal::VolumeMissing {
         volume: "v".to_owned(),
         claim: claim(),

@@ -48,6 +48,11 @@ impl fmt::Display for Refusal {
                 f,
                 "the pod has more than {max} volume claims that wait for it; give it fewer volumes"
             ),
+            Refusal::VolumeRequestsExceeded { namespace, max } => write!(
+                f,
+                "claims of namespace {namespace} wait for more than {max} different kinds of volumes, and those of the pod come after them; use \
+                 fewer different sizes, classes and selectors"
+            ),
             Refusal::VolumeMissing { volume, claim } => {
                 write!(f, "persistent volume {volume} of claim {claim} does not exist")
             }
