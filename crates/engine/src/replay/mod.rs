@@ -2,7 +2,7 @@
 //! GPU packing have this form (docs/placement.md).
 //!
 //! Every policy uses the tables of the engine, its checks whether a pod fits, and its indexes of nodes; the strategies of the engine also
-//! use its scores and its choice of GPUs. The [published policies](published) bring scores and a choice of their own. A replay has no
+//! use its scores and its choice of GPUs. The published policies bring scores and a choice of their own. A replay has no
 //! queues, gangs or time.
 
 mod fragmentation;
