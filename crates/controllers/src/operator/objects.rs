@@ -33,9 +33,12 @@ const CONFIG_KEY: &str = "config.yaml";
 /// A pod starts again when its configuration file changes, because the template changes with this annotation.
 const CONFIG_HASH: &str = "kai.scheduler/config-hash";
 
-/// How long the service proxies of a cluster may take to learn that a pod has begun or ceased to serve webhooks. The pod is available only
-/// after this time, and serves for this time after its end was decided, so that no call of the API server fails during a rollout.
-const SERVICE_DELAY_SECONDS: u32 = 5;
+/// How long the service proxies of a cluster may take to learn that a pod has begun to serve webhooks. The pod is available only after this
+/// time, so that no call of the API server fails during a rollout.
+const SERVICE_BEGIN_SECONDS: u32 = 5;
+/// The same for a pod that ceases to serve: it serves for this time after its end was decided. A busy node learns it late, and a call that is
+/// sent to the old pod fails.
+const SERVICE_END_SECONDS: u32 = 10;
 
 /// The object that owns an object of the plan.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -129,7 +132,7 @@ fn deployment(component: &Component, pods: &PodSettings) -> Value {
         spec["replicas"] = replicas.into();
     }
     if component.role == Role::Admission {
-        spec["minReadySeconds"] = SERVICE_DELAY_SECONDS.into();
+        spec["minReadySeconds"] = SERVICE_BEGIN_SECONDS.into();
     }
     json!({ "spec": spec })
 }
@@ -175,7 +178,7 @@ fn container(component: &Component, pods: &PodSettings) -> Value {
         "env": [{ "name": "HOSTNAME", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }],
     });
     if component.role == Role::Admission {
-        container["lifecycle"] = json!({ "preStop": { "sleep": { "seconds": SERVICE_DELAY_SECONDS } } });
+        container["lifecycle"] = json!({ "preStop": { "sleep": { "seconds": SERVICE_END_SECONDS } } });
     }
     if component.config_file.is_some() {
         container["volumeMounts"] = json!([{ "name": CONFIG_VOLUME, "mountPath": "/etc/config", "readOnly": true }]);
