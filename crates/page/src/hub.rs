@@ -27,7 +27,7 @@ const KEEP: Duration = Duration::from_secs(10);
 /// Renderings of one view of the cluster. Readers of the same view with the same rights share one.
 const RENDERINGS_MAX: usize = 16;
 /// Outlines that browsers may still show, for streams that begin or resume. Each is a few ten kilobytes in a large cluster.
-const OUTLINES_MAX: usize = 32;
+const OUTLINES_MAX: usize = 16;
 
 /// The namespaces that a reader may see; `None` = all.
 pub(crate) type Scope = Option<Arc<BTreeSet<String>>>;
