@@ -68,11 +68,19 @@ impl Machine {
     /// What NVML shows to a program that is executed in a running pod's only container, as `kubectl exec` does.
     pub(crate) async fn executed(&self, name: &str) -> String {
         let id = self.container(name).await;
-        let look = format!("ctr -n k8s.io tasks exec --exec-id look {id} kai node-agent --dry-run --node-name inside");
-        let done = self.shell(&look).output().unwrap();
-        let [stdout, stderr] = [done.stdout, done.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-        assert!(done.status.success(), "{look}: {stdout}{stderr}");
-        stdout
+        // ctr may end before it has copied the output of a program that ends at once.
+        for attempt in 0..20 {
+            let look = format!(
+                "ctr -n k8s.io tasks exec --exec-id look-{attempt} {id} kai node-agent --dry-run --node-name inside"
+            );
+            let done = self.shell(&look).output().unwrap();
+            let [stdout, stderr] = [done.stdout, done.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+            assert!(done.status.success(), "{look}: {stdout}{stderr}");
+            if !stdout.is_empty() {
+                return stdout;
+            }
+        }
+        panic!("a program that is executed in {name} has no output");
     }
 
     /// The cgroup of a running pod's only container.
