@@ -63,6 +63,23 @@ fn bind(cluster: &TestCluster, pod: &str, node: &str, volumes: Value) {
     cluster.request(&pod, node, json!({ "selectedVolumes": volumes }));
 }
 
+/// Starts the binder with the flags, and a bind of the pod `p` to the node `n`: its claim `old` gets the volume `disk`, its claim `new` a new one.
+fn bind_old_and_new(cluster: &mut TestCluster, flags: &[&str]) {
+    claim(cluster, "old");
+    claim(cluster, "new");
+    volume(cluster, "disk", "n");
+    cluster.start(flags);
+    let volumes = json!([{ "claimName": "old", "volumeName": "disk" }, { "claimName": "new" }]);
+    bind(cluster, "p", "n", volumes);
+}
+
+/// Waits until the bind of the pod `p` has failed.
+async fn until_failed(cluster: &TestCluster) {
+    cluster
+        .until("the bind has failed", |cluster| cluster.failed("p"))
+        .await;
+}
+
 fn annotation(cluster: &TestCluster, claim: &str) -> Value {
     cluster.get(CLAIMS, NS, claim).unwrap()["metadata"]["annotations"][SELECTED_NODE].clone()
 }
@@ -101,16 +118,7 @@ fn reason(cluster: &TestCluster, request: &str) -> String {
 #[tokio::test(start_paused = true)]
 async fn a_pod_is_bound_once_its_claims_are() {
     let mut cluster = cluster();
-    claim(&cluster, "old");
-    claim(&cluster, "new");
-    volume(&cluster, "disk", "n");
-    cluster.start(&[]);
-    bind(
-        &cluster,
-        "p",
-        "n",
-        json!([{ "claimName": "old", "volumeName": "disk" }, { "claimName": "new" }]),
-    );
+    bind_old_and_new(&mut cluster, &[]);
     cluster
         .until("the volumes are asked for", |cluster| {
             claim_of(cluster, "disk") == "old" && annotation(cluster, "new") == "n"
@@ -146,21 +154,10 @@ async fn a_waiting_bind_holds_no_worker() {
 #[tokio::test(start_paused = true)]
 async fn claims_that_are_not_bound_in_time_are_as_before() {
     let mut cluster = cluster();
-    claim(&cluster, "old");
-    claim(&cluster, "new");
-    volume(&cluster, "disk", "n");
-    cluster.start(&["--volume-binding-timeout=60"]);
-    bind(
-        &cluster,
-        "p",
-        "n",
-        json!([{ "claimName": "old", "volumeName": "disk" }, { "claimName": "new" }]),
-    );
+    bind_old_and_new(&mut cluster, &["--volume-binding-timeout=60"]);
     cluster.sleep(50).await;
     assert!(!cluster.failed("p") && claim_of(&cluster, "disk") == "old");
-    cluster
-        .until("the bind has failed", |cluster| cluster.failed("p"))
-        .await;
+    until_failed(&cluster).await;
     assert_eq!(
         reason(&cluster, "p"),
         "timed out: no volume within 60 s for old, new; the events of the claims say what they wait for"
@@ -177,23 +174,12 @@ async fn claims_that_are_not_bound_in_time_are_as_before() {
 #[tokio::test(start_paused = true)]
 async fn a_bound_claim_is_left_alone_when_the_bind_fails() {
     let mut cluster = cluster();
-    claim(&cluster, "old");
-    claim(&cluster, "new");
-    volume(&cluster, "disk", "n");
-    cluster.start(&[]);
-    bind(
-        &cluster,
-        "p",
-        "n",
-        json!([{ "claimName": "old", "volumeName": "disk" }, { "claimName": "new" }]),
-    );
+    bind_old_and_new(&mut cluster, &[]);
     cluster
         .until("the volumes are asked for", |cluster| annotation(cluster, "new") == "n")
         .await;
     complete(&cluster, "old", "disk");
-    cluster
-        .until("the bind has failed", |cluster| cluster.failed("p"))
-        .await;
+    until_failed(&cluster).await;
     assert_eq!(claim_of(&cluster, "disk"), "old");
     assert_eq!(annotation(&cluster, "new"), Value::Null);
 }
@@ -208,9 +194,7 @@ async fn a_provisioner_may_refuse_the_node() {
         .until("the volume is asked for", |cluster| annotation(cluster, "new") == "n")
         .await;
     annotate(&cluster, "new", Value::Null);
-    cluster
-        .until("the bind has failed", |cluster| cluster.failed("p"))
-        .await;
+    until_failed(&cluster).await;
     assert!(
         reason(&cluster, "p").starts_with("provisioning failed for PVC \"new\" on node n"),
         "{}",
@@ -232,9 +216,7 @@ async fn a_volume_that_somebody_else_takes_is_theirs() {
         "n",
         json!([{ "claimName": "mine", "volumeName": "disk" }]),
     );
-    cluster
-        .until("the bind has failed", |cluster| cluster.failed("p"))
-        .await;
+    until_failed(&cluster).await;
     assert_eq!(
         reason(&cluster, "p"),
         format!("volume disk was taken by claim {NS}/theirs meanwhile")
@@ -253,9 +235,7 @@ async fn a_volume_of_another_node_fails_the_bind() {
         .until("the volume is asked for", |cluster| annotation(cluster, "new") == "n")
         .await;
     complete(&cluster, "new", "far");
-    cluster
-        .until("the bind has failed", |cluster| cluster.failed("p"))
-        .await;
+    until_failed(&cluster).await;
     assert_eq!(
         reason(&cluster, "p"),
         "claim new is bound to volume far, which node n can't use"

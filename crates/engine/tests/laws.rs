@@ -364,20 +364,7 @@ proptest! {
 
     #[test]
     fn the_order_of_volumes_does_not_matter(scene in volume_scenes(), seed in any::<u64>()) {
-        let mut world = World::new(&scene);
-        for step in &scene.steps {
-            world.step(step, &mut |_, _| {});
-        }
-        let mut events = world.snapshot();
-        shuffle(&mut events, seed);
-        let mut other = Cluster::new();
-        for (at, event) in events.iter().enumerate() {
-            other.apply(event.clone());
-            other.apply(events[at / 2].clone());
-        }
-        let report = world.cycle();
-        let other_report = other.cycle(world.now, &world.config);
-        same(&world.cluster, &other, &report, &other_report);
+        order_and_history_do_not_matter(&scene, seed);
     }
 
     #[test]
@@ -442,21 +429,7 @@ proptest! {
 
     #[test]
     fn the_order_of_objects_and_history_do_not_matter(scene in scenes(), seed in any::<u64>()) {
-        let mut world = World::new(&scene);
-        for step in &scene.steps {
-            world.step(step, &mut |_, _| {});
-        }
-        // Another engine gets the same objects in another order, some of them twice.
-        let mut events = world.snapshot();
-        shuffle(&mut events, seed);
-        let mut other = Cluster::new();
-        for (at, event) in events.iter().enumerate() {
-            other.apply(event.clone());
-            other.apply(events[at / 2].clone());
-        }
-        let report = world.cycle();
-        let other_report = other.cycle(world.now, &world.config);
-        same(&world.cluster, &other, &report, &other_report);
+        order_and_history_do_not_matter(&scene, seed);
     }
 
     #[test]
@@ -616,6 +589,25 @@ fn how_many_clusters_never_settle() {
         let unsettled = (0..cases).filter(|_| becomes_quiescent(&next()).is_err()).count();
         println!("{class:?}: {unsettled} of {cases} clusters never settle");
     }
+}
+
+/// Runs the scene, and gives another engine the same objects in another order, some of them twice: both decide the same.
+#[track_caller]
+fn order_and_history_do_not_matter(scene: &Scene, seed: u64) {
+    let mut world = World::new(scene);
+    for step in &scene.steps {
+        world.step(step, &mut |_, _| {});
+    }
+    let mut events = world.snapshot();
+    shuffle(&mut events, seed);
+    let mut other = Cluster::new();
+    for (at, event) in events.iter().enumerate() {
+        other.apply(event.clone());
+        other.apply(events[at / 2].clone());
+    }
+    let report = world.cycle();
+    let other_report = other.cycle(world.now, &world.config);
+    same(&world.cluster, &other, &report, &other_report);
 }
 
 #[track_caller]
