@@ -47,7 +47,12 @@ pub(crate) fn run_plan(plan: &Plan, tell: bool) -> Result<RunSummary, String> {
     let result = std::panic::catch_unwind(|| {
         choice.runtime().block_on(async {
             let cluster = Cluster::without_roles(choice.start().await, &plan.nodes).await;
-            let injector = Arc::new(FaultInjector::new(plan.seed, plan.rates.clone(), tell));
+            let injector = Arc::new(FaultInjector::new(
+                plan.seed,
+                plan.rates.clone(),
+                cluster.pods_to_leave(),
+                tell,
+            ));
             let mut run = FaultRun::new(plan, cluster, &injector);
             let judged = run.run().await;
             let story = injector.take_story().join("\n");

@@ -325,7 +325,7 @@ fn apart(nodes: &[NodeTemplate], story: impl AsyncFnOnce(&Cluster, &mut Processe
     let choice = Choice::Embedded;
     choice.runtime().block_on(async {
         let cluster = Cluster::without_roles(choice.start().await, nodes).await;
-        let injector = Arc::new(FaultInjector::new(0, Rates::NONE, false));
+        let injector = Arc::new(FaultInjector::new(0, Rates::NONE, cluster.pods_to_leave(), false));
         let server = cluster.server().unwrap();
         server.set_faults(Arc::clone(&injector) as Arc<dyn Faults>);
         let mut processes = Processes::start(server, cluster.clock(), Layout::Apart, &injector);

@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
+use kai_api::ObjectKey;
+use kai_embedded::invariants::PodsToLeave;
 use kai_embedded::server::{Fault, Faults, RequestInfo, WatchFault};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -95,13 +97,13 @@ struct State {
     /// The digest of the run so far.
     fingerprint: u64,
     /// Pods of users that the roles asked to delete.
-    deleted: BTreeSet<String>,
+    deleted: PodsToLeave,
     told: Option<Vec<String>>,
     since: Instant,
 }
 
 impl FaultInjector {
-    pub(crate) fn new(seed: u64, rates: Rates, tell: bool) -> FaultInjector {
+    pub(crate) fn new(seed: u64, rates: Rates, deleted: PodsToLeave, tell: bool) -> FaultInjector {
         let state = State {
             rates,
             outage: false,
@@ -111,7 +113,7 @@ impl FaultInjector {
             struck: BTreeMap::new(),
             requests: 0,
             fingerprint: 0,
-            deleted: BTreeSet::new(),
+            deleted,
             told: tell.then(Vec::new),
             since: Instant::now(),
         };
@@ -181,7 +183,8 @@ impl FaultInjector {
 
     /// Whether the roles asked to delete this pod.
     pub(crate) fn was_deleted_by_roles(&self, pod: &str) -> bool {
-        self.state.lock().deleted.contains(pod)
+        let deleted = &self.state.lock().deleted;
+        deleted.lock().contains(&ObjectKey::new("default", pod))
     }
 }
 
@@ -275,7 +278,8 @@ impl Faults for FaultInjector {
             _ => (Fault::Pass, ""),
         };
         if request.verb == "delete" && request.resource == "pods" && request.namespace == "default" {
-            state.deleted.insert(request.name.clone());
+            let pod = ObjectKey::new(&request.namespace, &request.name);
+            state.deleted.lock().insert(pod);
         }
         if fault != Fault::Pass {
             state.count(kind);

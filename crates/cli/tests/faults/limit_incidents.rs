@@ -110,6 +110,27 @@ fn an_agent_that_dies_between_preparation_and_hook_costs_no_limit() {
 }
 
 #[test]
+fn a_pod_that_is_evicted_while_its_container_starts_does_not_run_afterwards() {
+    scenario(&[able("node", "h100:1")], async |cluster| {
+        inject(cluster, LimitFault::SlowRuntime(10)).await;
+        cluster.create(half("a")).await;
+        cluster
+            .until("it is bound", |cluster| cluster.node_of("a").is_some())
+            .await;
+        pass(3).await;
+        cluster.kubelets.evict("default", "a").await.unwrap();
+        pass(20).await;
+        assert!(!cluster.runs("a"), "a terminal phase stays");
+        assert_eq!(limits_of(cluster, "a"), []);
+        // Its half is free.
+        inject(cluster, LimitFault::SlowRuntime(0)).await;
+        cluster.create(half("b")).await;
+        cluster.create(half("c")).await;
+        cluster.until_only_running(&["b", "c"]).await;
+    });
+}
+
+#[test]
 fn a_driver_that_is_away_for_a_while_costs_no_limit() {
     scenario(&[able("node", "h100:2")], async |cluster| {
         cluster.create(half("a")).await;

@@ -30,7 +30,7 @@ impl Layout {
         let all = RoleSettings::every_role().unwrap();
         let one = RoleSettings::default;
         match self {
-            Layout::Together => vec![("kai", all)],
+            Layout::Together => vec![("kai-all", all)],
             Layout::Apart => vec![
                 (
                     "scheduler",

@@ -1,6 +1,6 @@
 //! A pod with a node, as the invariants read it from its object.
 
-use kai_api::{PodIdentity, ReservationPods, keys};
+use kai_api::{ObjectKey, PodIdentity, ReservationPods, keys};
 use kai_engine::model::{GpuRequest, Millis, PodPhase, PodSpec};
 
 /// A pod with a node that is not terminal.
@@ -42,6 +42,10 @@ impl BoundPod {
             runs: spec.phase == PodPhase::Running,
             spec,
         })
+    }
+
+    pub(super) fn key(&self) -> ObjectKey {
+        ObjectKey::new(&self.spec.namespace, &self.spec.name)
     }
 
     pub(super) fn name(&self) -> String {

@@ -71,6 +71,7 @@ fn check_container(container: &LimitedContainer, pod: &BoundPod, state: &State, 
 mod tests {
     use std::sync::Arc;
 
+    use crate::invariants::PodsToLeave;
     use kai_api::{ObjectKey, ReservationPods};
     use serde_json::{Value, json};
 
@@ -79,7 +80,7 @@ mod tests {
 
     /// A pod with half of a GPU of 80,000 MiB, on a node that limits GPU memory.
     fn state(annotations: Value) -> State {
-        let mut state = State::new(&ReservationPods::default());
+        let mut state = State::new(&ReservationPods::default(), PodsToLeave::default());
         let node: kai_api::Node = serde_json::from_value(json!({ "metadata": { "name": "n", "labels": {
             "nvidia.com/gpu.memory": "80000", "kai.scheduler/gpu-enforcement": "driver",
         } } }))

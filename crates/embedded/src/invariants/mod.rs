@@ -17,8 +17,11 @@ mod settled;
 mod state;
 mod watcher;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use kai_api::ObjectKey;
+use parking_lot::Mutex;
 use state::State;
 pub use watcher::Watcher;
 
@@ -31,6 +34,9 @@ impl std::fmt::Display for Violation {
         f.write_str(&self.0)
     }
 }
+
+/// Pods whose deletion the scheduler has sent. They count no longer in their queue, also while the call is on its way to the server.
+pub type PodsToLeave = Arc<Mutex<BTreeSet<ObjectKey>>>;
 
 /// The objects that the invariants are about.
 #[derive(Clone, Debug, Default)]
@@ -49,11 +55,17 @@ pub struct Snapshot {
     pub bind_requests: Vec<Arc<kai_api::BindRequest>>,
     /// Which of the pods are reservation pods.
     pub reservation_pods: kai_api::ReservationPods,
+    /// Pods that count no longer in their queue.
+    pub to_leave: PodsToLeave,
 }
 
 impl Snapshot {
     /// The present objects of the watches.
-    pub fn of(informers: &kai_cluster::Informers, reservation_pods: &kai_api::ReservationPods) -> Snapshot {
+    pub fn of(
+        informers: &kai_cluster::Informers,
+        reservation_pods: &kai_api::ReservationPods,
+        to_leave: PodsToLeave,
+    ) -> Snapshot {
         Snapshot {
             pods: informers.pods().all(),
             succeeded_pods: informers.pods().all_terminal(),
@@ -62,6 +74,7 @@ impl Snapshot {
             pod_groups: informers.pod_groups().all(),
             bind_requests: informers.bind_requests().all(),
             reservation_pods: reservation_pods.clone(),
+            to_leave,
         }
     }
 

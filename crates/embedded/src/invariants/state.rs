@@ -8,7 +8,7 @@ use kai_engine::model::{Gpus, Millis};
 
 use super::always::{check_node_capacity, check_shared_gpus};
 use super::bound_pod::BoundPod;
-use super::{Snapshot, Violation};
+use super::{PodsToLeave, Snapshot, Violation};
 
 /// The tolerance of queue limits: GPU shares are rounded to hundredths.
 const ROUNDING_GPUS: f64 = 0.011;
@@ -38,19 +38,21 @@ pub(super) struct State {
     /// The queue of each pod group.
     groups: BTreeMap<ObjectKey, String>,
     queues: BTreeMap<ObjectKey, QueueState>,
+    to_leave: PodsToLeave,
 }
 
 impl State {
     /// A cluster without objects.
-    pub(super) fn new(reservation_pods: &ReservationPods) -> State {
+    pub(super) fn new(reservation_pods: &ReservationPods, to_leave: PodsToLeave) -> State {
         State {
             reservation_pods: reservation_pods.clone(),
+            to_leave,
             ..State::default()
         }
     }
 
     pub(super) fn of(snapshot: &Snapshot) -> State {
-        let mut state = State::new(&snapshot.reservation_pods);
+        let mut state = State::new(&snapshot.reservation_pods, Arc::clone(&snapshot.to_leave));
         snapshot
             .pods
             .iter()
@@ -139,7 +141,9 @@ impl State {
             check_node_capacity(node_state, pods, &mut found);
             check_shared_gpus(node_state, pods, &mut found);
         }
-        let used = self.gpus_by_queue(|pod| !pod.terminating);
+        let to_leave = self.to_leave.lock();
+        let leaves = |pod: &BoundPod| pod.terminating || to_leave.contains(&pod.key());
+        let used = self.gpus_by_queue(|pod| !leaves(pod));
         for (key, queue) in &self.queues {
             let (name, Some(limit)) = (&*key.name, queue.limit_gpus) else {
                 continue;

@@ -13,7 +13,7 @@ use crate::kubelet::Kubelets;
 use super::gpu_assignments::GpuAssignments;
 use super::gpu_limits;
 use super::state::State;
-use super::{Snapshot, Violation};
+use super::{PodsToLeave, Snapshot, Violation};
 
 /// Checks the invariants after every change, until dropped.
 #[derive(Debug)]
@@ -24,6 +24,7 @@ pub struct Watcher {
     found: Arc<Mutex<BTreeSet<Violation>>>,
     /// Held for one check.
     assignments: Arc<Mutex<GpuAssignments>>,
+    to_leave: PodsToLeave,
     task: AbortHandle,
 }
 
@@ -32,11 +33,13 @@ impl Watcher {
     pub fn start(context: &Context, kubelets: &Kubelets) -> Watcher {
         let informers = Arc::clone(&context.informers);
         let (found, assignments) = (Arc::default(), Arc::default());
+        let to_leave = PodsToLeave::default();
         let checking = check(
             Arc::clone(&informers),
             kubelets.clone(),
             Arc::clone(&found),
             Arc::clone(&assignments),
+            Arc::clone(&to_leave),
         );
         let task = tokio::spawn(checking);
         Watcher {
@@ -44,8 +47,14 @@ impl Watcher {
             kubelets: kubelets.clone(),
             found,
             assignments,
+            to_leave,
             task: task.abort_handle(),
         }
+    }
+
+    /// Pods whose deletion the scheduler has sent, to add to.
+    pub fn pods_to_leave(&self) -> PodsToLeave {
+        Arc::clone(&self.to_leave)
     }
 
     /// Violations so far, each once.
@@ -57,7 +66,7 @@ impl Watcher {
     /// Violations so far, and the present violations of a settled cluster.
     pub fn found_when_settled(&self) -> Vec<Violation> {
         let mut all: BTreeSet<Violation> = self.found().into_iter().collect();
-        let snapshot = Snapshot::of(&self.informers, self.kubelets.reservation_pods());
+        let snapshot = Snapshot::of(&self.informers, self.kubelets.reservation_pods(), self.pods_to_leave());
         all.extend(snapshot.violations_when_settled());
         let state = State::of(&snapshot);
         let mut assignments = self.assignments.lock();
@@ -83,13 +92,14 @@ async fn check(
     kubelets: Kubelets,
     found: Arc<Mutex<BTreeSet<Violation>>>,
     assignments: Arc<Mutex<GpuAssignments>>,
+    to_leave: PodsToLeave,
 ) {
     let wake = Arc::new(Notify::new());
     let pods = informers.pods().subscribe(&wake);
     let nodes = informers.nodes().subscribe(&wake);
     let groups = informers.pod_groups().subscribe(&wake);
     let queues = informers.queues().subscribe(&wake);
-    let mut state = State::new(kubelets.reservation_pods());
+    let mut state = State::new(kubelets.reservation_pods(), to_leave);
     loop {
         wake.notified().await;
         for (key, queue) in queues.take() {

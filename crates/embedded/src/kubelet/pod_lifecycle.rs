@@ -168,7 +168,13 @@ impl Inner {
             self.write(key, status).await?;
             return Ok(WorkResult::RequeueAfter(RETRY_PERIOD));
         }
-        if let Some(node) = self.lock().nodes.get_mut(&record.node) {
+        {
+            let mut state = self.lock();
+            let node = state.nodes.get_mut(&record.node);
+            // A slow runtime may still start the containers of a pod that was evicted meanwhile. A terminal phase stays.
+            let Some(node) = node.filter(|node| node.admitted_pod(&record.uid).is_some()) else {
+                return Ok(WorkResult::Done);
+            };
             node.share(&record.uid, shared);
         }
         self.write(key, pod_status::running(&record.object, &now, &record.address))
@@ -358,7 +364,7 @@ impl Inner {
             .lock()
             .pods
             .get_mut(key)
-            .filter(|present| present.uid == record.uid)
+            .filter(|present| present.uid == record.uid && present.stage != Stage::Ended)
         {
             present.stage = stage;
         }

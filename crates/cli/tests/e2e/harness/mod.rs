@@ -15,7 +15,7 @@ use std::time::Duration;
 use kai_api::{Object, ObjectKey, Resource};
 use kai_cli::roles::RoleSettings;
 use kai_cluster::{Client, Context, Selection, Target};
-use kai_embedded::invariants::Watcher;
+use kai_embedded::invariants::{PodsToLeave, Watcher};
 use kai_embedded::kubelet::{Delays, Kubelets, NodeTemplate};
 use kai_embedded::workloads::Workloads;
 use kai_engine::model::PodPhase;
@@ -212,6 +212,11 @@ impl Cluster {
     /// Errors of roles that ended unexpectedly.
     pub(crate) fn ended(&self) -> Vec<String> {
         self.ended.lock().clone()
+    }
+
+    /// Pods whose deletion the scheduler has sent, for the invariants.
+    pub(crate) fn pods_to_leave(&self) -> PodsToLeave {
+        self.watcher.pods_to_leave()
     }
 
     /// Broken invariants, in a stable cluster, and those that were broken before.

@@ -68,8 +68,8 @@ pub(in crate::kubelet) struct NodeLimits {
     pub(super) enforcement: NodeEnforcement,
     /// Whether the driver answers.
     pub(super) presence: Presence,
-    /// The tier that the agent decided when the driver last answered. The law of limits takes it for the node's, whatever the agent
-    /// decides while the driver is away.
+    /// The tier that the agent decided when the driver last answered, or `none` since an administrator said so. The law of limits takes it
+    /// for the node's, whatever else the agent decides while the driver is away.
     pub(super) due_tier: EnforcementTier,
     pub(super) agent: Agent,
     pub(super) slow_runtime_seconds: u64,
@@ -175,7 +175,8 @@ impl NodeLimits {
             .filter(|_| decided.tier == EnforcementTier::Driver);
         decided.hook = directory.map(|directory| self.hook_setup(directory.path()));
         self.enforcement = decided;
-        if self.presence == Presence::Present {
+        // An administrator's `none` holds whatever the driver can do.
+        if self.presence == Presence::Present || self.enforce == Enforce::None {
             self.due_tier = self.enforcement.tier;
         }
     }
