@@ -13,14 +13,15 @@ use std::pin::pin;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use kai_api::keys;
-use kai_cluster::{NodeEvent, PodChange, Severity, Target};
+use kai_api::{Resource, Scope, keys};
+use kai_cluster::{Deletion, NodeEvent, PodChange, Severity, Target};
 use kai_embedded::kubelet::NodeTemplate;
 use serde_json::{Value, json};
+use tempfile::NamedTempFile;
 use tokio_stream::StreamExt;
 
 use crate::harness::manifest::PodManifest;
-use crate::harness::{Kube, User, scenario};
+use crate::harness::{Cluster, Kube, User, scenario};
 
 /// Makes all calls of `kai_node::agent` in the same way. A call that the manifests do not allow fails.
 #[test]
@@ -155,18 +156,28 @@ fn get(address: SocketAddr, path: &str, token: Option<&str>) -> Option<(u16, Str
     Some((code, answer))
 }
 
-/// The scheduler as a process.
-fn scheduler(metrics: u16, debug_port: u16, config: &std::path::Path) -> Program {
+/// The scheduler as a process with the account of the manifests. The roles of the scenario end, so that the process becomes the leader; else
+/// it would have no data.
+async fn leading_scheduler(cluster: &Cluster, listen: &[String]) -> (Program, NamedTempFile) {
+    let kube = cluster.kube().expect("a process connects to a real API server");
+    cluster.kill_roles().await;
+    let lease = Resource::new("coordination.k8s.io", "v1", "Lease", "leases", Scope::Namespaced);
+    let target = Target {
+        resource: &lease,
+        namespace: "kai-scheduler",
+        name: "kai-scheduler",
+    };
+    cluster.client.delete(target, &Deletion::default()).await.unwrap();
+    let config = kube.kubeconfig_with(&json!({ "as": "system:serviceaccount:kai-scheduler:scheduler" }));
     let program = Command::new(env!("CARGO_BIN_EXE_kai"))
         .args(["scheduler", "--leader-elect"])
-        .arg(format!("--listen-address=:{metrics}"))
-        .arg(format!("--plugin-server-port={debug_port}"))
+        .args(listen)
         .arg("--kubeconfig")
-        .arg(config)
+        .arg(config.path())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();
-    Program(program.unwrap())
+    (Program(program.unwrap()), config)
 }
 
 #[test]
@@ -183,29 +194,12 @@ fn metrics_are_for_accounts_that_may_and_answers_for_this_machine() {
             "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "reader" }],
         }))
         .await;
-        // The roles of the scenario end, so that this process becomes the leader; else it would have no data.
-        cluster.kill_roles().await;
-        let lease = kai_api::Resource::new(
-            "coordination.k8s.io",
-            "v1",
-            "Lease",
-            "leases",
-            kai_api::Scope::Namespaced,
-        );
-        let target = Target {
-            resource: &lease,
-            namespace: "kai-scheduler",
-            name: "kai-scheduler",
-        };
-        cluster
-            .client
-            .delete(target, &kai_cluster::Deletion::default())
-            .await
-            .unwrap();
         let (metrics, debug_port) = (free_port(), free_port());
-        // With the account of the manifests.
-        let config = kube.kubeconfig_with(&json!({ "as": "system:serviceaccount:kai-scheduler:scheduler" }));
-        let _program = scheduler(metrics, debug_port, config.path());
+        let listen = [
+            format!("--listen-address=:{metrics}"),
+            format!("--plugin-server-port={debug_port}"),
+        ];
+        let _running = leading_scheduler(cluster, &listen).await;
         let here = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         let code = |answer: Option<(u16, String)>| answer.map(|(code, _)| code);
         cluster

@@ -1,13 +1,11 @@
 //! The page with a real token and real rights, by an address that is not loopback: by a plain HTTP client, and in Chromium where it is
 //! installed.
 
-use std::process::{Command, Stdio};
-
-use kai_cluster::Target;
 use kai_embedded::kubelet::NodeTemplate;
 use serde_json::{Value, json};
+use tempfile::NamedTempFile;
 
-use super::{Program, free_port, get, outward};
+use super::{Program, free_port, get, leading_scheduler, outward};
 use crate::harness::manifest::PodManifest;
 use crate::harness::{Cluster, scenario};
 use crate::webdriver::{Browser, Colours};
@@ -54,43 +52,15 @@ async fn tenant(cluster: &Cluster) -> String {
     kube.token(&format!("system:serviceaccount:{OWN}:reader"), &[])
 }
 
-/// The scheduler as a process with a page for other machines. The roles of the scenario end, so that it becomes the leader.
-async fn scheduler_with_page(cluster: &Cluster, page: u16) -> Program {
-    let kube = cluster.kube().unwrap();
-    cluster.kill_roles().await;
-    let lease = kai_api::Resource::new(
-        "coordination.k8s.io",
-        "v1",
-        "Lease",
-        "leases",
-        kai_api::Scope::Namespaced,
-    );
-    let target = Target {
-        resource: &lease,
-        namespace: "kai-scheduler",
-        name: "kai-scheduler",
-    };
-    let deletion = kai_cluster::Deletion::default();
-    cluster.client.delete(target, &deletion).await.unwrap();
-    let config = kube.kubeconfig_with(&json!({ "as": "system:serviceaccount:kai-scheduler:scheduler" }));
-    let program = Command::new(env!("CARGO_BIN_EXE_kai"))
-        .args([
-            "scheduler",
-            "--leader-elect",
-            "--listen-address=",
-            "--plugin-server-port=0",
-        ])
-        .arg(format!("--ui-address=:{page}"))
-        .arg("--kubeconfig")
-        .arg(config.path())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    let program = Program(program.unwrap());
+/// The scheduler as a process with a page for other machines.
+async fn scheduler_with_page(cluster: &Cluster, page: u16) -> (Program, NamedTempFile) {
+    let listen = ["--listen-address=", "--plugin-server-port=0"].map(str::to_owned);
+    let ui = format!("--ui-address=:{page}");
+    let running = leading_scheduler(cluster, &[&listen[..], &[ui]].concat()).await;
     let here = ([127, 0, 0, 1], page).into();
     let shows = |_: &Cluster| get(here, "/view.json", None).is_some_and(|(_, text)| text.contains("secret-one"));
     cluster.until("the page shows the cluster", shows).await;
-    program
+    running
 }
 
 #[test]
