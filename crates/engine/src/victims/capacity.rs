@@ -58,30 +58,38 @@ impl FreedCapacity {
 
     /// Adds the resources of these victims.
     pub(crate) fn add(&mut self, cycle: &Cycle<'_>, base: &BaseCapacity, victims: &[PodId]) {
-        victims.iter().for_each(|pod| self.change(cycle, base, *pod, 1));
+        self.change(cycle, base, victims, 1);
     }
 
     /// Removes the resources of victims that were added before.
     pub(crate) fn remove(&mut self, cycle: &Cycle<'_>, base: &BaseCapacity, victims: &[PodId]) {
-        victims.iter().for_each(|pod| self.change(cycle, base, *pod, -1));
+        self.change(cycle, base, victims, -1);
     }
 
-    fn change(&mut self, cycle: &Cycle<'_>, base: &BaseCapacity, pod: PodId, sign: i64) {
+    fn change(&mut self, cycle: &Cycle<'_>, base: &BaseCapacity, victims: &[PodId], sign: i64) {
         let ledger = &*cycle.ledger;
-        let row = ledger.pod(pod);
-        let Some(id) = row.placement.node else { return };
-        let (node, shape) = (ledger.node(id), ledger.shape(row.shape));
-        let freed = self.freed.entry(id).or_insert_with(|| FreedOnNode {
-            pods_max: base.max_pods_on(id),
-            ..FreedOnNode::default()
-        });
-        freed.gpus += shape.accepted(node.memory_mib).gpus * sign;
-        let gpu_groups = &row.placement.gpu_groups;
-        freed.resources.change(node, shape, row.kind, gpu_groups, sign);
-        if let Some(wanted) = self.shape {
-            let pods_max = max_pods(node, ledger.shape(wanted), &freed.resources);
-            self.pods_max += pods_max - freed.pods_max;
-            freed.pods_max = pods_max;
+        let node_of = |pod: &PodId| ledger.pod(*pod).placement.node;
+        let wanted = self.shape.map(|shape| ledger.shape(shape));
+        // Victims often follow each other by node. The bound of a node is computed once for all of them.
+        for pods in victims.chunk_by(|one, next| node_of(one) == node_of(next)) {
+            let Some(id) = node_of(&pods[0]) else { continue };
+            let node = ledger.node(id);
+            let freed = self.freed.entry(id).or_insert_with(|| FreedOnNode {
+                pods_max: base.max_pods_on(id),
+                ..FreedOnNode::default()
+            });
+            for pod in pods {
+                let row = ledger.pod(*pod);
+                let shape = ledger.shape(row.shape);
+                freed.gpus += shape.accepted(node.memory_mib).gpus * sign;
+                let gpu_groups = &row.placement.gpu_groups;
+                freed.resources.change(node, shape, row.kind, gpu_groups, sign);
+            }
+            if let Some(wanted) = wanted {
+                let pods_max = max_pods(node, wanted, &freed.resources);
+                self.pods_max += pods_max - freed.pods_max;
+                freed.pods_max = pods_max;
+            }
         }
     }
 

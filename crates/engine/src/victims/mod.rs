@@ -6,10 +6,12 @@
 //! they are. A gang of many pods is solved for 1, 2, 4, ... pods first; each solution starts from the victims of the one
 //! before.
 
+mod by_gang;
 mod capacity;
 mod fairness;
 mod infeasibility;
 mod min_runtime;
+mod recorded;
 mod search_state;
 mod simulate;
 mod solve;

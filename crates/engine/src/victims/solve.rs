@@ -15,8 +15,9 @@ use crate::report::{CycleProgress, Generator, SearchResult};
 use crate::share::{self, AllocatedBefore, Reclaimer};
 use crate::victims::SearchState;
 use crate::victims::capacity::FreedCapacity;
+use crate::victims::recorded::RecordedVictims;
 use crate::victims::simulate::{SimulationOrder, VictimOutcome, victim_outcome};
-use crate::victims::victim_iterator::{RecordedVictims, UnitCache, VictimIterator};
+use crate::victims::victim_iterator::{UnitCache, VictimIterator};
 
 /// The gang that a search is for, and the state that the searches of an action share.
 pub(crate) struct Search<'l> {

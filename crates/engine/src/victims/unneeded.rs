@@ -7,9 +7,9 @@ use crate::cycle::Cycle;
 use crate::ids::{GangId, PodId};
 use crate::report::Status;
 use crate::share;
+use crate::victims::by_gang::VictimsByGang;
 use crate::victims::simulate::{VictimOutcome, victim_outcome};
 use crate::victims::solve::Search;
-use crate::victims::validate::group_by_gang;
 
 /// The most gangs that are checked: each check validates the whole outcome again.
 const ATTEMPTS_MAX: usize = 64;
@@ -29,10 +29,10 @@ impl Cycle<'_> {
         }
         let mut attempts = 0;
         // The gang that lost pods last gets them back first.
-        for (gang, victims) in group_by_gang(self, &affected).into_iter().rev() {
+        for (gang, victims) in VictimsByGang::new(self.ledger, &affected).iter().rev() {
             let start = self.ledger.checkpoint();
             let stays =
-                self.undo_evictions(gang, &victims) && share::limits_hold(self.ledger, gang, &search.before) && {
+                self.undo_evictions(gang, victims) && share::limits_hold(self.ledger, gang, &search.before) && {
                     attempts += 1;
                     // Reclaim compares queues after the loss: a queue that keeps its pods may make the outcome unfair.
                     self.is_allowed(search, pods, &self.evicted_or_moved(&affected))

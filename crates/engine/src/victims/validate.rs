@@ -1,11 +1,10 @@
 //! The rules for the outcome of a simulation: gangs stay whole, minimum runtimes are respected, reclaim is fair.
 
-use rustc_hash::FxHashMap;
-
 use crate::cycle::Cycle;
 use crate::ids::{GangId, PodId};
 use crate::model::{Action, QueueResources};
 use crate::share::{self, QueueLoss};
+use crate::victims::by_gang::VictimsByGang;
 use crate::victims::simulate::{VictimOutcome, victim_outcome};
 use crate::victims::solve::Search;
 
@@ -13,26 +12,25 @@ impl Cycle<'_> {
     /// Whether the simulation in the ledger is allowed. `pods` are the placed pods of the gang.
     pub(crate) fn is_allowed(&self, search: &Search<'_>, pods: &[PodId], victims: &[PodId]) -> bool {
         self.ledger.note_work(victims.len());
-        if !self.keeps_gangs_whole(victims) {
+        let gangs = VictimsByGang::new(self.ledger, victims);
+        if !self.keeps_gangs_whole(&gangs) {
             return false;
         }
         match search.action {
             Action::Consolidation => victims
                 .iter()
                 .all(|pod| victim_outcome(self, *pod) != VictimOutcome::Evicted),
-            Action::Preempt => self.respects_min_runtime(search, victims),
-            Action::Reclaim => {
-                self.is_fair_reclaim(search, pods, victims) && self.respects_min_runtime(search, victims)
-            }
+            Action::Preempt => self.respects_min_runtime(search, &gangs),
+            Action::Reclaim => self.is_fair_reclaim(search, pods, &gangs) && self.respects_min_runtime(search, &gangs),
             Action::Allocate | Action::StaleGangEviction | Action::BackgroundPods => true,
         }
     }
 
     /// Whether every victim gang keeps at least its minimum or loses all pods: with less than the minimum it can't work. Victims of a
     /// semi-preemptible gang are never of its core, so it keeps what it has of its minimum.
-    fn keeps_gangs_whole(&self, victims: &[PodId]) -> bool {
-        group_by_gang(self, victims).iter().all(|(gang, pods)| {
-            let gang = self.ledger.gang(*gang);
+    fn keeps_gangs_whole(&self, gangs: &VictimsByGang) -> bool {
+        gangs.iter().all(|(gang, pods)| {
+            let gang = self.ledger.gang(gang);
             let loses = pods
                 .iter()
                 .any(|pod| victim_outcome(self, *pod) == VictimOutcome::Evicted);
@@ -41,8 +39,8 @@ impl Cycle<'_> {
     }
 
     /// Whether gangs within their minimum runtime lose only pods above their minimum.
-    fn respects_min_runtime(&self, search: &Search<'_>, victims: &[PodId]) -> bool {
-        for (gang, pods) in group_by_gang(self, victims) {
+    fn respects_min_runtime(&self, search: &Search<'_>, gangs: &VictimsByGang) -> bool {
+        for (gang, pods) in gangs.iter() {
             let row = self.ledger.gang(gang);
             if !row.is_elastic() || !self.is_within_min_runtime(search.action, search.queue, gang) {
                 continue;
@@ -60,11 +58,11 @@ impl Cycle<'_> {
         true
     }
 
-    fn is_fair_reclaim(&self, search: &Search<'_>, pods: &[PodId], victims: &[PodId]) -> bool {
+    fn is_fair_reclaim(&self, search: &Search<'_>, pods: &[PodId], gangs: &VictimsByGang) -> bool {
         let reclaimer = search.reclaimer_for(self, pods);
         let mut losses: Vec<QueueLoss> = Vec::new();
-        for (gang, pods) in group_by_gang(self, victims) {
-            let units = self.losses_of(gang, &pods);
+        for (gang, pods) in gangs.iter() {
+            let units = self.losses_of(gang, pods);
             let Some(queue) = self.ledger.gang(gang).queue.filter(|_| !units.is_empty()) else {
                 continue;
             };
@@ -102,21 +100,4 @@ impl Cycle<'_> {
         units.extend(within_minimum);
         units
     }
-}
-
-/// Victims by gang, in the order of their first victim.
-pub(crate) fn group_by_gang(cycle: &Cycle<'_>, victims: &[PodId]) -> Vec<(GangId, Vec<PodId>)> {
-    let mut gangs: Vec<(GangId, Vec<PodId>)> = Vec::new();
-    let mut position: FxHashMap<GangId, usize> = FxHashMap::default();
-    for pod in victims {
-        let Some(gang) = cycle.ledger.pod(*pod).gang else {
-            continue;
-        };
-        let at = *position.entry(gang).or_insert_with(|| {
-            gangs.push((gang, Vec::new()));
-            gangs.len() - 1
-        });
-        gangs[at].1.push(*pod);
-    }
-    gangs
 }

@@ -9,6 +9,7 @@ use crate::ids::{GangId, PodId, QueueId};
 use crate::model::QueueResources;
 use crate::order::{Direction, QueueHeap, RankKey};
 use crate::share::QueueChange;
+use crate::victims::recorded::RecordedVictims;
 use crate::victims::solve::Search;
 use crate::victims::victim_sets::{EvictionUnit, EvictionUnits};
 
@@ -219,27 +220,5 @@ impl UnitCache {
             known != 0 && known != unit.pods.len()
         };
         recorded.is_empty() || (self.iterator.whole_gangs && !self.units.iter().any(split))
-    }
-}
-
-/// Victims of the solution for a smaller number of the gang's pods. The search for more pods starts from them.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct RecordedVictims {
-    pub(crate) pods: Vec<PodId>,
-    set: rustc_hash::FxHashSet<PodId>,
-}
-
-impl RecordedVictims {
-    pub(crate) fn new(pods: Vec<PodId>) -> RecordedVictims {
-        let set = pods.iter().copied().collect();
-        RecordedVictims { pods, set }
-    }
-
-    pub(crate) fn contains(&self, pod: PodId) -> bool {
-        self.set.contains(&pod)
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.pods.is_empty()
     }
 }

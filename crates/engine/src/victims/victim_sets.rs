@@ -7,7 +7,7 @@ use crate::cycle::Cycle;
 use crate::ids::{GangId, NodeId, PodId};
 use crate::model::Gpus;
 use crate::victims::capacity::{BaseCapacity, FreedCapacity};
-use crate::victims::victim_iterator::RecordedVictims;
+use crate::victims::recorded::RecordedVictims;
 
 /// Pods of one gang that are evicted together.
 #[derive(Clone, Debug)]
