@@ -16,6 +16,7 @@ mod kinds;
 mod owners;
 mod patches;
 mod reconcile;
+pub mod rules;
 mod workload;
 
 #[cfg(test)]
@@ -30,12 +31,12 @@ use kai_cluster::{Context, WorkQueue, WorkResult};
 use tokio::sync::Notify;
 
 pub use cluster_reader::ClusterReader;
-pub use desired_pod_group::{DesiredPodGroup, OwnerRef};
+pub use desired_pod_group::{DesiredPodGroup, Origins, OwnerRef};
 pub use ignored_values::{IgnoredValue, ignored_values};
 pub use kind_defaults::{KindDefaults, TYPES_KEY};
 pub use kinds::desired_pod_group;
 pub use patches::{pod_group_body, pod_patch};
-pub use workload::{GroupingError, GroupingOptions, ObjectRef, Objects, Owner, Refusal, Workload};
+pub use workload::{GroupingError, GroupingOptions, ObjectRef, Objects, Owner, PodOrigin, Refusal, Workload};
 
 use crate::Error;
 use reconcile::Grouper;

@@ -12,7 +12,7 @@ use super::desired_pod_group::{DesiredPodGroup, OwnerRef};
 use super::grouped_pods::GroupedPod;
 use super::ignored_values::{IgnoredValue, ignored_values};
 use super::owners::{OwnerError, owners_of};
-use super::workload::{GroupingError, GroupingOptions, ObjectRef, Objects, Owner, Refusal, Workload};
+use super::workload::{GroupingError, GroupingOptions, ObjectRef, Objects, Owner, PodOrigin, Refusal, Workload};
 use super::{KindDefaults, NAME, RETRY_SOON, Settings, TYPES_KEY, default_rules, desired_pod_group, patches};
 use crate::admission::core_of_pod_group::RaisedMinimum;
 use crate::reconciles::Reconciles;
@@ -244,6 +244,7 @@ impl Grouper {
         loop {
             let workload = Workload {
                 pod,
+                pod_origin: PodOrigin::Pod,
                 owners: &owners,
                 objects: &objects,
                 cluster: &*self.informers,
