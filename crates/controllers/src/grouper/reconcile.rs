@@ -19,6 +19,7 @@ use crate::admission::core_of_pod_group::RaisedMinimum;
 use crate::reconciles::Reconciles;
 
 const WARNING: &str = "PodGrouperWarning";
+const RULES_READ: &str = "GroupingRulesRead";
 const RULE_INVALID: &str = "GroupingRuleInvalid";
 /// Events about mistakes in one version of the rules; the log has as many.
 const RULE_EVENTS_MAX: usize = 32;
@@ -179,7 +180,11 @@ impl Grouper {
         let texts = map.iter().filter_map(|map| map["data"].as_object()).flatten();
         let texts = texts.filter_map(|(key, text)| Some((key.as_str(), text.as_str()?)));
         let rules = Arc::new(RuleSet::load(texts, &before));
-        tracing::info!("grouping rules: {}", rules.names().collect::<Vec<_>>().join(", "));
+        let names: Vec<String> = rules.names().collect();
+        tracing::info!(
+            "grouping rules in effect: {}, and those that kai ships",
+            names.join(", ")
+        );
         {
             let mut state = self.state.lock();
             state.rules = Arc::clone(&rules);
@@ -204,6 +209,14 @@ impl Grouper {
             tracing::warn!("ConfigMap {namespace}/{}: {problem}", about.name);
             self.record(namespace, &about, RULE_INVALID, problem.to_string()).await;
         }
+        let names: Vec<String> = rules.names().collect();
+        let text = match names.len() {
+            0 => "no rule is in effect but those that kai ships".to_owned(),
+            _ => format!("rules in effect: {}", names.join(", ")),
+        };
+        self.events
+            .record(event(namespace, &about, Severity::Normal, RULES_READ, text))
+            .await;
     }
 
     /// The pods that changed rules may group differently: those without a node. A pod that runs keeps its pod group until it changes.
@@ -476,20 +489,24 @@ impl Grouper {
     }
 
     async fn record(&self, namespace: &str, about: &Owner, reason: &'static str, message: String) {
-        let note = ObjectEvent {
-            about: ObjectReference {
-                api_version: about.api_version.clone(),
-                kind: about.kind.clone(),
-                namespace: namespace.to_owned(),
-                name: about.name.clone(),
-                uid: about.uid.clone(),
-            },
-            severity: Severity::Warning,
-            reason,
-            message,
-            annotations: Vec::new(),
-        };
+        let note = event(namespace, about, Severity::Warning, reason, message);
         self.events.record(note).await;
+    }
+}
+
+fn event(namespace: &str, about: &Owner, severity: Severity, reason: &'static str, message: String) -> ObjectEvent {
+    ObjectEvent {
+        about: ObjectReference {
+            api_version: about.api_version.clone(),
+            kind: about.kind.clone(),
+            namespace: namespace.to_owned(),
+            name: about.name.clone(),
+            uid: about.uid.clone(),
+        },
+        severity,
+        reason,
+        message,
+        annotations: Vec::new(),
     }
 }
 
