@@ -7,6 +7,7 @@ mod draw;
 pub mod embedded;
 mod gpu_limit_hook;
 mod grid;
+mod group;
 mod inspect;
 mod log;
 mod man;
@@ -74,6 +75,8 @@ commands! {
     Top => top.run,
     /// Serve the page of a cluster on this machine: GPUs, queues, what waits and why, decisions, live.
     Ui => ui.run,
+    /// Show which pod groups would be made of workloads in files, and why. Writes nothing.
+    Group => group.run,
     /// Write the scheduler's objects to a zip file in KAI's snapshot format.
     Snapshot => inspect::snapshot.run,
     /// Run all roles of the cluster's side in one process.

@@ -50,6 +50,12 @@ pub struct Args {
     /// Namespace of the ConfigMap of --default-priorities-configmap-name.
     #[arg(long, default_value = "")]
     pub default_priorities_configmap_namespace: String,
+    /// ConfigMap with grouping rules for kinds of workloads that kai does not know.
+    #[arg(long, default_value = grouper::RULES_CONFIG_MAP)]
+    pub grouping_rules_configmap_name: String,
+    /// Namespace of the ConfigMap of --grouping-rules-configmap-name: that of kai.
+    #[arg(long, default_value = "kai-scheduler", env = "NAMESPACE")]
+    pub grouping_rules_configmap_namespace: String,
     /// Group only pods with these labels: key=value,key=value.
     #[arg(long, default_value = "")]
     pub pod_label_selector: String,
@@ -186,6 +192,10 @@ impl Args {
             workers_max: self.max_concurrent_reconciles.max(1),
             pod_labels: pairs("pod-label-selector", &self.pod_label_selector)?,
             namespace_labels: pairs("namespace-label-selector", &self.namespace_label_selector)?,
+            rules: (!self.grouping_rules_configmap_name.is_empty()).then(|| {
+                let namespace = self.grouping_rules_configmap_namespace.clone();
+                (namespace, self.grouping_rules_configmap_name.clone())
+            }),
             kind_defaults: (!name.is_empty() && !namespace.is_empty()).then(|| (namespace.clone(), name.clone())),
         })
     }

@@ -14,8 +14,24 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The file is not UTF-8.
-    #[error("{path}: is not UTF-8 text; it has to be a JSON or YAML file", path = path.display())]
+    #[error("{path}: is not UTF-8 text; it has to be {expected}", path = path.display())]
     NotText {
+        /// The file.
+        path: PathBuf,
+        /// The format that is read.
+        expected: &'static str,
+    },
+    /// The file is larger than what is read.
+    #[error("{path}: has more than {bytes_max} bytes (uncompressed), which is too large; divide it", path = path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The bound.
+        bytes_max: u64,
+    },
+    /// The file is a case or a snapshot, where manifests are read.
+    #[error("{path}: is a case or a snapshot; name files with the manifests of workloads", path = path.display())]
+    NoManifest {
         /// The file.
         path: PathBuf,
     },

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kai_api::{Metadata, Pod, PodGroup, PriorityClass, PriorityClasses, keys};
 use kai_controllers::grouper::{ClusterReader, ObjectRef, Owner};
-use kai_simulate::scenario::Document;
+use kai_simulate::scenario::{Document, document_kind};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 const OWNERS_MAX: usize = 16;
 
 /// All objects of one cluster.
-pub(super) struct Files<'d> {
+pub(crate) struct Files<'d> {
     /// By kind, namespace and name.
     objects: HashMap<(&'d str, &'d str, &'d str), &'d Value>,
     groups: BTreeMap<(String, String), Arc<PodGroup>>,
@@ -23,7 +23,7 @@ pub(super) struct Files<'d> {
 }
 
 impl<'d> Files<'d> {
-    pub(super) fn new(documents: &'d [Document]) -> Files<'d> {
+    pub(crate) fn new(documents: &'d [Document]) -> Files<'d> {
         let mut classes = PriorityClasses::installed();
         all_of::<PriorityClass>(documents, "PriorityClass").for_each(|class| classes.insert(&class));
         let groups = all_of::<PodGroup>(documents, "PodGroup").map(|group| {
@@ -49,22 +49,25 @@ impl<'d> Files<'d> {
     }
 
     /// Whether the queue exists.
-    pub(super) fn has_queue(&self, name: &str) -> bool {
+    pub(crate) fn has_queue(&self, name: &str) -> bool {
         self.queues.contains(name)
     }
 
     /// An object of a namespace.
-    pub(super) fn object(&self, namespace: &str, reference: &ObjectRef) -> Option<&'d Value> {
-        let ObjectRef { kind, name, .. } = reference;
-        self.objects.get(&(kind.as_str(), namespace, name.as_str())).copied()
+    pub(crate) fn object(&self, namespace: &str, reference: &ObjectRef) -> Option<&'d Value> {
+        let kind = document_kind(&reference.api_version, &reference.kind);
+        self.objects
+            .get(&(kind.as_str(), namespace, reference.name.as_str()))
+            .copied()
     }
 
     /// The owners of a pod, the nearest first. An owner that is not in the files has the fields of its reference only.
-    pub(super) fn owners_of(&self, pod: &Pod) -> Vec<Owner> {
+    pub(crate) fn owners_of(&self, pod: &Pod) -> Vec<Owner> {
         let mut owners = Vec::new();
         let mut next = pod.metadata.owner_references.first().cloned();
         while let Some(reference) = next.filter(|_| owners.len() < OWNERS_MAX) {
-            let key = (&*reference.kind, pod.metadata.namespace(), &*reference.name);
+            let kind = document_kind(&reference.api_version, &reference.kind);
+            let key = (kind.as_str(), pod.metadata.namespace(), &*reference.name);
             let metadata = self.objects.get(&key).and_then(|object| read(object.get("metadata")?));
             let metadata = metadata.unwrap_or_else(|| Metadata {
                 name: Some(reference.name.clone()),
@@ -78,7 +81,7 @@ impl<'d> Files<'d> {
     }
 
     /// A warning about a missing queue. `owners` are those of the pod.
-    pub(super) fn missing_queue(&self, queue: &str, pod: &Pod, owners: &[Owner]) -> Option<String> {
+    pub(crate) fn missing_queue(&self, queue: &str, pod: &Pod, owners: &[Owner]) -> Option<String> {
         if self.has_queue(queue) {
             return None;
         }
@@ -114,12 +117,12 @@ impl ClusterReader for Files<'_> {
 }
 
 /// The object as a slim type; `None` if it can't be read, which the loader reports.
-pub(super) fn read<T: DeserializeOwned>(object: &Value) -> Option<T> {
+pub(crate) fn read<T: DeserializeOwned>(object: &Value) -> Option<T> {
     T::deserialize(object).ok()
 }
 
 /// All objects of a kind.
-pub(super) fn all_of<T: DeserializeOwned>(documents: &[Document], kind: &str) -> impl Iterator<Item = T> {
+pub(crate) fn all_of<T: DeserializeOwned>(documents: &[Document], kind: &str) -> impl Iterator<Item = T> {
     let of_kind = documents.iter().filter(move |document| document.kind == kind);
     of_kind.filter_map(|document| read(&document.object))
 }

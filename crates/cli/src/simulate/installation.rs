@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use kai_api::{Pod, Queue, keys};
 use kai_controllers::admission::{self, Operation, Request};
+use kai_controllers::grouper::rules::{RuleProblem, RuleSet};
 use kai_controllers::grouper::{
-    self, ClusterReader as _, DesiredPodGroup, GroupingError, IgnoredValue, Objects, Owner, Refusal, Workload,
+    self, ClusterReader as _, DesiredPodGroup, GroupingError, GroupingOptions, IgnoredValue, Objects, Owner, PodOrigin,
+    Refusal, Workload,
 };
 use kai_simulate::scenario::{
     Author, Document, Installation, Manifests, SchedulerPolicy, SnapshotSettings, is_synthetic_uid, synthetic_uid,
@@ -22,13 +24,13 @@ use crate::roles;
 const READS_MAX: usize = 4;
 
 /// The roles with their default settings.
-pub(super) struct Installed {
+pub(crate) struct Installed {
     admission: admission::Settings,
     grouper: grouper::Settings,
 }
 
 impl Installed {
-    pub(super) fn new() -> anyhow::Result<Installed> {
+    pub(crate) fn new() -> anyhow::Result<Installed> {
         let roles = roles::RoleSettings::every_role()?;
         Ok(Installed {
             admission: roles.admission.unwrap_or_default(),
@@ -104,6 +106,8 @@ impl Installed {
         let Manifests {
             documents, warnings, ..
         } = manifests;
+        let rules = RuleSource::of_documents(documents);
+        let options = self.options(&rules.load(&mut |problem| warnings.push(format_args!("{problem}"))));
         let files = Files::new(documents);
         let mut changes: Vec<(usize, Value)> = Vec::new();
         let mut groups: Vec<Document> = Vec::new();
@@ -114,7 +118,15 @@ impl Installed {
                 continue;
             };
             let owners = files.owners_of(&pod);
-            let (plan, ignored) = match self.plan(&pod, &owners, &files) {
+            let (plan, ignored) = match plan(
+                &Grouped {
+                    pod: &pod,
+                    origin: PodOrigin::Pod,
+                    owners: &owners,
+                },
+                &files,
+                &options,
+            ) {
                 Ok(Some((plan, ignored))) => (short_names.shortened(plan), ignored),
                 Ok(None) => continue,
                 Err(refusal) => {
@@ -173,33 +185,84 @@ impl Installed {
         Some(pod)
     }
 
-    /// The pod group, and values that have no effect on it. `None` if the kind of the owner is not grouped.
-    fn plan(
-        &self,
-        pod: &Pod,
-        owners: &[Owner],
-        files: &Files<'_>,
-    ) -> Result<Option<(DesiredPodGroup, Vec<IgnoredValue>)>, Refusal> {
-        if owners.iter().any(Owner::opts_out) {
-            return Ok(None);
+    /// The options of grouping, with these rules.
+    pub(crate) fn options(&self, rules: &Arc<RuleSet>) -> GroupingOptions {
+        GroupingOptions {
+            rules: Arc::clone(rules),
+            ..self.grouper.options.clone()
         }
-        let mut objects = Objects::new();
-        loop {
-            let workload = Workload {
-                pod,
-                owners,
-                objects: &objects,
-                cluster: files,
-                options: &self.grouper.options,
-            };
-            match grouper::desired_pod_group(&workload) {
-                Ok(plan) => return Ok(Some((plan, grouper::ignored_values(&workload)))),
-                Err(GroupingError::Refused(refusal)) => return Err(refusal),
-                Err(GroupingError::NeedsObject(reference)) => {
-                    assert!(objects.len() < READS_MAX, "a grouper asks for objects without end");
-                    let object = files.object(pod.metadata.namespace(), &reference).cloned();
-                    objects.insert(reference, object);
-                }
+    }
+
+    /// The `schedulerName` of the pods that are grouped.
+    pub(crate) fn scheduler_name(&self) -> &str {
+        &self.grouper.scheduler_name
+    }
+}
+
+/// The texts of declared rules by name, as in an installation's ConfigMap.
+#[derive(Default)]
+pub(crate) struct RuleSource(pub(crate) Vec<(String, String)>);
+
+impl RuleSource {
+    /// The rules in the ConfigMaps of these objects that have the usual name.
+    pub(crate) fn of_documents(documents: &[Document]) -> RuleSource {
+        let mut rules = RuleSource::default();
+        for document in documents.iter().filter(|document| document.kind == "ConfigMap") {
+            if document.object.pointer("/metadata/name").and_then(Value::as_str) == Some(grouper::RULES_CONFIG_MAP) {
+                rules.add_config_map(&document.object);
+            }
+        }
+        rules
+    }
+
+    pub(crate) fn add_config_map(&mut self, map: &Value) {
+        let data = map.get("data").and_then(Value::as_object).into_iter().flatten();
+        let texts = data.filter_map(|(key, text)| Some((key.clone(), text.as_str()?.to_owned())));
+        self.0.extend(texts);
+    }
+
+    pub(crate) fn load(&self, tell: &mut dyn FnMut(&RuleProblem)) -> Arc<RuleSet> {
+        let texts = self.0.iter().map(|(name, text)| (name.as_str(), text.as_str()));
+        let rules = RuleSet::load(texts, &RuleSet::default());
+        rules.problems().iter().for_each(tell);
+        Arc::new(rules)
+    }
+}
+
+/// A pod with its owners.
+pub(crate) struct Grouped<'p> {
+    pub(crate) pod: &'p Pod,
+    pub(crate) origin: PodOrigin,
+    pub(crate) owners: &'p [Owner],
+}
+
+/// The pod group, and values that have no effect on it. `None` if the pod's owners opt out of grouping.
+pub(crate) fn plan(
+    grouped: &Grouped<'_>,
+    files: &Files<'_>,
+    options: &GroupingOptions,
+) -> Result<Option<(DesiredPodGroup, Vec<IgnoredValue>)>, Refusal> {
+    let Grouped { pod, origin, owners } = *grouped;
+    if owners.iter().any(Owner::opts_out) {
+        return Ok(None);
+    }
+    let mut objects = Objects::new();
+    loop {
+        let workload = Workload {
+            pod,
+            pod_origin: origin,
+            owners,
+            objects: &objects,
+            cluster: files,
+            options,
+        };
+        match grouper::desired_pod_group(&workload) {
+            Ok(plan) => return Ok(Some((plan, grouper::ignored_values(&workload)))),
+            Err(GroupingError::Refused(refusal)) => return Err(refusal),
+            Err(GroupingError::NeedsObject(reference)) => {
+                assert!(objects.len() < READS_MAX, "a grouper asks for objects without end");
+                let object = files.object(pod.metadata.namespace(), &reference).cloned();
+                objects.insert(reference, object);
             }
         }
     }
@@ -207,13 +270,13 @@ impl Installed {
 
 /// Short names of pod groups. The full name ends in the uid of the owner, and a uid that was made up here says nothing to a reader.
 #[derive(Default)]
-struct ShortNames {
+pub(crate) struct ShortNames {
     /// Namespace and short name, with the name that it stands for.
     taken: BTreeMap<(String, String), String>,
 }
 
 impl ShortNames {
-    fn shortened(&mut self, mut plan: DesiredPodGroup) -> DesiredPodGroup {
+    pub(crate) fn shortened(&mut self, mut plan: DesiredPodGroup) -> DesiredPodGroup {
         if !is_synthetic_uid(&plan.owner.uid) {
             return plan;
         }

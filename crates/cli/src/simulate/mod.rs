@@ -2,8 +2,8 @@
 
 mod diff;
 mod explain;
-mod files;
-mod installation;
+pub(crate) mod files;
+pub(crate) mod installation;
 mod junit;
 mod redact;
 mod report;

@@ -5,6 +5,7 @@
 mod config_maps;
 mod examples;
 mod gangs;
+mod grouping_rules;
 #[allow(dead_code)] // The fault runs use the rest of it.
 mod harness;
 mod installation;

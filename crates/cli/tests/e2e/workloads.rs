@@ -192,7 +192,7 @@ fn a_job_runs_to_its_end() {
 }
 
 /// Installs the custom resource of another operator; the scenario creates the pods in its place.
-async fn foreign_kind(cluster: &crate::harness::Cluster, group: &str, kind: &str, plural: &str) {
+pub(crate) async fn foreign_kind(cluster: &crate::harness::Cluster, group: &str, kind: &str, plural: &str) {
     cluster
         .create(json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",

@@ -22,6 +22,27 @@ pub struct DesiredPodGroup {
     pub spec: PodGroupSpec,
     /// The pod's subgroup, if the pod group has subgroups.
     pub sub_group: Option<String>,
+    /// Where the values come from.
+    pub origins: Origins,
+}
+
+/// Where the values of a pod group come from, for people. An empty text means that nothing gave a value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origins {
+    /// The grouping rule.
+    pub rule: String,
+    /// The number of pods or subgroups that start together.
+    pub minimum: String,
+    /// The queue.
+    pub queue: String,
+    /// The priority class.
+    pub priority_class: String,
+    /// The preemptibility.
+    pub preemptibility: String,
+    /// The topology constraint of the whole gang.
+    pub topology: String,
+    /// The subgroups, and how a pod finds its own.
+    pub sub_groups: String,
 }
 
 /// The owner reference of a pod group.
@@ -39,15 +60,17 @@ pub struct OwnerRef {
 
 impl DesiredPodGroup {
     /// Sets the number of pods that start together.
-    pub(super) fn min_member(&mut self, min: i32) {
+    pub(super) fn min_member(&mut self, min: i32, origin: impl Into<String>) {
         self.spec.min_member = Some(min);
         self.spec.min_sub_group = None;
+        self.origins.minimum = origin.into();
     }
 
     /// Sets the number of subgroups that start together.
-    pub(super) fn min_sub_group(&mut self, min: i32) {
+    pub(super) fn min_sub_group(&mut self, min: i32, origin: impl Into<String>) {
         self.spec.min_sub_group = Some(min);
         self.spec.min_member = None;
+        self.origins.minimum = origin.into();
     }
 }
 

@@ -49,6 +49,58 @@ impl<'a> Field<'a> {
         self.value.is_some()
     }
 
+    /// Kind, namespace and name of the object.
+    pub(super) fn object(&self) -> &str {
+        &self.object
+    }
+
+    /// The path of the field in the object.
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The field as text, if it is a text, a number or a truth value; an empty text counts as absent.
+    pub(super) fn scalar(&self) -> Result<Option<String>, GroupingError> {
+        match self.value {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.clone()).filter(|text| !text.is_empty())),
+            Some(value @ (Value::Number(_) | Value::Bool(_))) => Ok(Some(value.to_string())),
+            Some(Value::Array(_)) => {
+                Err(self.refuse("it is a list and not one value; the grouping rule has to select an element"))
+            }
+            Some(Value::Object(_)) => {
+                Err(self.refuse("it has fields and is not one value; the grouping rule has to name one"))
+            }
+        }
+    }
+
+    /// The value as it is.
+    pub(super) fn json(&self) -> Option<&'a Value> {
+        self.value
+    }
+
+    pub(super) fn is_map(&self) -> bool {
+        self.value.is_some_and(Value::is_object)
+    }
+
+    /// Whether it is this text, or a number or truth value that is written so.
+    pub(super) fn is_scalar(&self, text: &str) -> bool {
+        match self.value {
+            Some(Value::String(value)) => value == text,
+            Some(value @ (Value::Number(_) | Value::Bool(_))) => value.to_string() == text,
+            Some(Value::Null | Value::Array(_) | Value::Object(_)) | None => false,
+        }
+    }
+
+    /// The element of the list; `None` beyond its end.
+    pub(super) fn item(&self, index: usize) -> Result<Option<Field<'a>>, GroupingError> {
+        match self.value {
+            None => Ok(None),
+            Some(Value::Array(items)) => Ok(items.get(index).map(|item| self.element(index, item))),
+            Some(_) => Err(self.refuse("it is not a list")),
+        }
+    }
+
     /// The field as a count: a whole number of zero or more.
     pub(super) fn count(&self) -> Result<Option<i32>, GroupingError> {
         let Some(value) = self.value else { return Ok(None) };
@@ -84,11 +136,7 @@ impl<'a> Field<'a> {
             Some(Value::Array(items)) => Ok(items
                 .iter()
                 .enumerate()
-                .map(|(index, item)| Field {
-                    object: self.object.clone(),
-                    path: format!("{}[{index}]", self.path),
-                    value: Some(item),
-                })
+                .map(|(index, item)| self.element(index, item))
                 .collect()),
             Some(_) => Err(self.refuse("it is not a list")),
         }
@@ -101,6 +149,14 @@ impl<'a> Field<'a> {
             .flat_map(|map| map.keys())
             .map(|key| (key.as_str(), self.at(key)))
             .collect()
+    }
+
+    fn element(&self, index: usize, item: &'a Value) -> Field<'a> {
+        Field {
+            object: self.object.clone(),
+            path: format!("{}[{index}]", self.path),
+            value: Some(item),
+        }
     }
 
     pub(super) fn refuse(&self, reason: impl Into<String>) -> GroupingError {

@@ -16,6 +16,7 @@ mod kinds;
 mod owners;
 mod patches;
 mod reconcile;
+pub mod rules;
 mod workload;
 
 #[cfg(test)]
@@ -28,22 +29,25 @@ use std::time::Duration;
 use kai_api::{Backoff, ObjectKey, keys};
 use kai_cluster::{Context, WorkQueue, WorkResult};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 pub use cluster_reader::ClusterReader;
-pub use desired_pod_group::{DesiredPodGroup, OwnerRef};
+pub use desired_pod_group::{DesiredPodGroup, Origins, OwnerRef};
 pub use ignored_values::{IgnoredValue, ignored_values};
 pub use kind_defaults::{KindDefaults, TYPES_KEY};
 pub use kinds::desired_pod_group;
 pub use patches::{pod_group_body, pod_patch};
-pub use workload::{GroupingError, GroupingOptions, ObjectRef, Objects, Owner, Refusal, Workload};
+pub use workload::{GroupingError, GroupingOptions, ObjectRef, Objects, Owner, PodOrigin, Refusal, Workload};
 
 use crate::Error;
-use reconcile::Grouper;
+use reconcile::{Grouper, RulesRead};
 
 /// The controller's name in health reports, metrics and events.
 const NAME: &str = "pod-grouper";
 /// After this time without a change, the grouper reports that it is alive and reads the kind defaults again.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(15);
+/// The pause between attempts to read the rules at the start.
+const RULES_RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// The controller counts as dead after this time; enqueueing a batch of changes takes far less.
 const HEARTBEAT_MAX: Duration = Duration::from_secs(120);
 /// An owner whose operator is about to complete it is read again soon, an invalid one every minute.
@@ -67,7 +71,13 @@ pub struct Settings {
     pub namespace_labels: Vec<(String, String)>,
     /// Namespace and name of the ConfigMap with defaults by kind.
     pub kind_defaults: Option<(String, String)>,
+    /// Namespace and name of the ConfigMap with declared rules; `None` for the shipped rules alone.
+    pub rules: Option<(String, String)>,
 }
+
+/// The ConfigMap with declared rules, and its usual namespace.
+pub const RULES_CONFIG_MAP: &str = "kai-grouping-rules";
+const RULES_NAMESPACE: &str = "kai-scheduler";
 
 impl Default for Settings {
     fn default() -> Settings {
@@ -78,6 +88,7 @@ impl Default for Settings {
             pod_labels: Vec::new(),
             namespace_labels: Vec::new(),
             kind_defaults: None,
+            rules: Some((RULES_NAMESPACE.to_owned(), RULES_CONFIG_MAP.to_owned())),
         }
     }
 }
@@ -94,8 +105,14 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
 
     let grouper = Arc::new(Grouper::new(&context, settings));
     grouper.read_kind_defaults().await;
+    // Without its rule, a gang would be grouped as single pods.
+    while grouper.read_rules().await == RulesRead::Failed {
+        context.health.alive(NAME);
+        tokio::time::sleep(RULES_RETRY_PAUSE).await;
+    }
     let queue: WorkQueue<ObjectKey> = WorkQueue::new(BACKOFF);
     let enqueue_changes = async {
+        let mut last_resync = Instant::now();
         loop {
             for (key, pod) in changed_pods.take() {
                 if grouper.has_work(&key, pod.as_deref()) {
@@ -109,6 +126,15 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
             context.health.alive(NAME);
             if tokio::time::timeout(RESYNC_INTERVAL, wake.notified()).await.is_err() {
                 grouper.read_kind_defaults().await;
+            }
+            if last_resync.elapsed() >= RESYNC_INTERVAL {
+                last_resync = Instant::now();
+                if grouper.read_rules().await == RulesRead::Changed {
+                    for key in grouper.pods_to_group_again() {
+                        queue.forget(&key);
+                        queue.add(key);
+                    }
+                }
             }
         }
     };

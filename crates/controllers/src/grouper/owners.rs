@@ -3,7 +3,11 @@
 use kai_api::{OwnerReference, Pod};
 use kai_cluster::{Client, Target, printable};
 
+use super::rules::RuleSet;
 use super::workload::Owner;
+
+/// The ClusterRole kai-grouping-rules has the rules of all ClusterRoles with this label.
+const AGGREGATION_LABEL: &str = "kai.scheduler/aggregate-to-grouping-rules";
 
 /// Bound of the chain, against cycles of owner references. No real chain is longer.
 const OWNERS_MAX: usize = 16;
@@ -26,12 +30,31 @@ pub(super) enum OwnerError {
     SeveralOwners { kind: String, name: String },
     #[error("Pod {pod}: metadata.ownerReferences: its owners have more than 16 owners above them")]
     TooManyOwners { pod: String },
+    #[error("Pod {pod}: metadata.ownerReferences: {}", missing_right(.api_version, .kind, .name))]
+    Forbidden {
+        pod: String,
+        api_version: String,
+        kind: String,
+        name: String,
+    },
     #[error(transparent)]
     Cluster(#[from] kai_cluster::Error),
 }
 
-/// The owners of a pod, the nearest first. The chain ends below an owner that RBAC does not let us read.
-pub(super) async fn owners_of(client: &Client, pod: &Pod) -> Result<Vec<Owner>, OwnerError> {
+/// The problem that kai may not read an object of another project, and the remedy.
+pub(super) fn missing_right(api_version: &str, kind: &str, name: &str) -> String {
+    format!(
+        "kai may not read {} {} of {}, by which the pod is grouped; an administrator allows it with a ClusterRole that may get this \
+         kind and has the label {AGGREGATION_LABEL}=true",
+        printable(kind),
+        printable(name),
+        printable(api_version)
+    )
+}
+
+/// The owners of a pod, the nearest first. The chain ends below an owner that RBAC does not let us read, unless a declared rule groups its
+/// kind: then the pod waits for the right.
+pub(super) async fn owners_of(client: &Client, rules: &RuleSet, pod: &Pod) -> Result<Vec<Owner>, OwnerError> {
     let mut owners = Vec::new();
     let mut next = pod.metadata.owner_references.first().cloned();
     while let Some(reference) = next {
@@ -42,6 +65,16 @@ pub(super) async fn owners_of(client: &Client, pod: &Pod) -> Result<Vec<Owner>, 
         }
         let metadata = match read(client, pod, &reference).await {
             Ok(metadata) => metadata,
+            Err(error)
+                if error.is_forbidden() && rules.rule_of_kind(&reference.api_version, &reference.kind).is_some() =>
+            {
+                return Err(OwnerError::Forbidden {
+                    pod: pod.metadata.qualified_name(),
+                    api_version: reference.api_version.to_string(),
+                    kind: reference.kind.to_string(),
+                    name: reference.name.to_string(),
+                });
+            }
             Err(error) if error.is_forbidden() => {
                 tracing::debug!(%error, "the owner is not readable and is ignored");
                 return Ok(owners);

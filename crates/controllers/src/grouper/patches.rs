@@ -178,6 +178,7 @@ mod tests {
                 ..PodGroupSpec::default()
             },
             sub_group: None,
+            origins: super::super::Origins::default(),
         }
     }
 

@@ -11,13 +11,18 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::desired_pod_group::{DesiredPodGroup, OwnerRef};
 use super::grouped_pods::GroupedPod;
 use super::ignored_values::{IgnoredValue, ignored_values};
-use super::owners::{OwnerError, owners_of};
-use super::workload::{GroupingError, GroupingOptions, ObjectRef, Objects, Owner, Refusal, Workload};
+use super::owners::{OwnerError, missing_right, owners_of};
+use super::rules::RuleSet;
+use super::workload::{GroupingError, GroupingOptions, ObjectRef, Objects, Owner, PodOrigin, Refusal, Workload};
 use super::{KindDefaults, NAME, RETRY_SOON, Settings, TYPES_KEY, default_rules, desired_pod_group, patches};
 use crate::admission::core_of_pod_group::RaisedMinimum;
 use crate::reconciles::Reconciles;
 
 const WARNING: &str = "PodGrouperWarning";
+const RULES_READ: &str = "GroupingRulesRead";
+const RULE_INVALID: &str = "GroupingRuleInvalid";
+/// Events about mistakes in one version of the rules; the log has as many.
+const RULE_EVENTS_MAX: usize = 32;
 /// Remembered reports of ignored values and kept minima; beyond this number the set is cleared and reports repeat.
 const REPORTED_MAX: usize = 4_096;
 /// Raised minima that one report names.
@@ -35,12 +40,35 @@ pub(super) struct Grouper {
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
     grouped: FxHashMap<ObjectKey, GroupedPod>,
     kind_defaults: Option<KindDefaults>,
+    rules: Arc<RuleSet>,
+    /// The resource version of the ConfigMap that `rules` were read from; `None` if there is none.
+    rules_version: Option<String>,
     /// What was reported once: uid of the object, text.
     reported: FxHashSet<(String, String)>,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State {
+            grouped: FxHashMap::default(),
+            kind_defaults: None,
+            rules: Arc::new(RuleSet::shipped()),
+            rules_version: None,
+            reported: FxHashSet::default(),
+        }
+    }
+}
+
+/// The result of reading the declared rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RulesRead {
+    Unchanged,
+    Changed,
+    /// The rules of before hold.
+    Failed,
 }
 
 /// The result of a successful reconciliation.
@@ -123,6 +151,86 @@ impl Grouper {
             }
             None => tracing::warn!("ConfigMap {namespace}/{name}: data.{TYPES_KEY}: it is missing"),
         }
+    }
+
+    /// Reads the declared rules, and reports mistakes in them to the log and as events of the ConfigMap.
+    pub(super) async fn read_rules(&self) -> RulesRead {
+        let Some((namespace, name)) = &self.settings.rules else {
+            return RulesRead::Unchanged;
+        };
+        let map = match self.client.get_value(Target::of::<ConfigMap>(namespace, name)).await {
+            Ok(map) => map,
+            Err(error) => {
+                tracing::warn!(%error, "reading the grouping rules failed");
+                // An installation may take the right away; the shipped rules hold then.
+                return match error.is_forbidden() {
+                    true => RulesRead::Unchanged,
+                    false => RulesRead::Failed,
+                };
+            }
+        };
+        let version = map.as_ref().and_then(|map| map["metadata"]["resourceVersion"].as_str());
+        let before = {
+            let state = self.state.lock();
+            if state.rules_version.as_deref() == version {
+                return RulesRead::Unchanged;
+            }
+            Arc::clone(&state.rules)
+        };
+        let texts = map.iter().filter_map(|map| map["data"].as_object()).flatten();
+        let texts = texts.filter_map(|(key, text)| Some((key.as_str(), text.as_str()?)));
+        let rules = Arc::new(RuleSet::load(texts, &before));
+        let names: Vec<String> = rules.names().collect();
+        tracing::info!(
+            "grouping rules in effect: {}, and those that kai ships",
+            names.join(", ")
+        );
+        {
+            let mut state = self.state.lock();
+            state.rules = Arc::clone(&rules);
+            state.rules_version = version.map(str::to_owned);
+        }
+        if let Some(map) = &map {
+            self.report_rules(namespace, map, &rules).await;
+        }
+        RulesRead::Changed
+    }
+
+    async fn report_rules(&self, namespace: &str, map: &serde_json::Value, rules: &RuleSet) {
+        let text = |field: &str| map["metadata"][field].as_str().unwrap_or_default().to_owned();
+        let about = Owner {
+            api_version: "v1".to_owned(),
+            kind: "ConfigMap".to_owned(),
+            name: text("name"),
+            uid: text("uid"),
+            ..Owner::default()
+        };
+        for problem in rules.problems().iter().take(RULE_EVENTS_MAX) {
+            tracing::warn!("ConfigMap {namespace}/{}: {problem}", about.name);
+            self.record(namespace, &about, RULE_INVALID, problem.to_string()).await;
+        }
+        let names: Vec<String> = rules.names().collect();
+        let text = match names.len() {
+            0 => "no rule is in effect but those that kai ships".to_owned(),
+            _ => format!("rules in effect: {}", names.join(", ")),
+        };
+        self.events
+            .record(event(namespace, &about, Severity::Normal, RULES_READ, text))
+            .await;
+    }
+
+    /// The pods that changed rules may group differently: those without a node. A pod that runs keeps its pod group until it changes.
+    pub(super) fn pods_to_group_again(&self) -> Vec<ObjectKey> {
+        let waits = |pod: &Arc<Pod>| {
+            pod.scheduler_name() == self.settings.scheduler_name && pod.node_name().is_none() && !pod.is_terminating()
+        };
+        let pods = self.informers.pods().all().into_iter().filter(waits);
+        let keys: Vec<ObjectKey> = pods.map(|pod| ObjectKey::of(&*pod)).collect();
+        let mut state = self.state.lock();
+        for key in &keys {
+            state.grouped.remove(key);
+        }
+        keys
     }
 
     /// Reconciles one pod.
@@ -232,18 +340,23 @@ impl Grouper {
 
     /// The desired pod group and the values that have no effect on it; `None` if an owner opts out of grouping.
     async fn desired(&self, pod: &Pod) -> Result<Option<(DesiredPodGroup, Vec<IgnoredValue>)>, ReconcileError> {
-        let owners = owners_of(&self.client, pod).await?;
+        let options = {
+            let state = self.state.lock();
+            GroupingOptions {
+                kind_defaults: state.kind_defaults.clone().unwrap_or_default(),
+                rules: Arc::clone(&state.rules),
+                ..self.settings.options.clone()
+            }
+        };
+        let owners = owners_of(&self.client, &options.rules, pod).await?;
         if owners.iter().any(Owner::opts_out) {
             return Ok(None);
         }
-        let options = GroupingOptions {
-            kind_defaults: self.state.lock().kind_defaults.clone().unwrap_or_default(),
-            ..self.settings.options.clone()
-        };
         let mut objects: Objects = BTreeMap::new();
         loop {
             let workload = Workload {
                 pod,
+                pod_origin: PodOrigin::Pod,
                 owners: &owners,
                 objects: &objects,
                 cluster: &*self.informers,
@@ -254,7 +367,10 @@ impl Grouper {
                 Err(GroupingError::Refused(refusal)) => return Err(refusal.into()),
                 Err(GroupingError::NeedsObject(reference)) => {
                     assert!(objects.len() < READS_MAX, "a grouper asks for objects without end");
-                    let object = self.read(pod, &reference).await?;
+                    let object = match self.read(pod, &reference).await {
+                        Err(error) if error.is_forbidden() => return Err(without_right(pod, &reference).into()),
+                        read => read?,
+                    };
                     objects.insert(reference, object);
                 }
             }
@@ -316,7 +432,8 @@ impl Grouper {
     async fn report_failure(&self, pod: &Pod, error: &ReconcileError) {
         tracing::warn!(pod = pod.metadata.qualified_name(), %error, "grouping a pod failed");
         let namespace = pod.metadata.namespace();
-        self.record(namespace, &Owner::of_pod(pod), error.to_string()).await;
+        self.record(namespace, &Owner::of_pod(pod), WARNING, error.to_string())
+            .await;
     }
 
     async fn report_ignored_value(&self, namespace: &str, ignored: &IgnoredValue) {
@@ -367,24 +484,41 @@ impl Grouper {
         };
         if is_new {
             tracing::warn!("{text}");
-            self.record(namespace, about, text).await;
+            self.record(namespace, about, WARNING, text).await;
         }
     }
 
-    async fn record(&self, namespace: &str, about: &Owner, message: String) {
-        let note = ObjectEvent {
-            about: ObjectReference {
-                api_version: about.api_version.clone(),
-                kind: about.kind.clone(),
-                namespace: namespace.to_owned(),
-                name: about.name.clone(),
-                uid: about.uid.clone(),
-            },
-            severity: Severity::Warning,
-            reason: WARNING,
-            message,
-            annotations: Vec::new(),
-        };
+    async fn record(&self, namespace: &str, about: &Owner, reason: &'static str, message: String) {
+        let note = event(namespace, about, Severity::Warning, reason, message);
         self.events.record(note).await;
+    }
+}
+
+fn event(namespace: &str, about: &Owner, severity: Severity, reason: &'static str, message: String) -> ObjectEvent {
+    ObjectEvent {
+        about: ObjectReference {
+            api_version: about.api_version.clone(),
+            kind: about.kind.clone(),
+            namespace: namespace.to_owned(),
+            name: about.name.clone(),
+            uid: about.uid.clone(),
+        },
+        severity,
+        reason,
+        message,
+        annotations: Vec::new(),
+    }
+}
+
+fn without_right(pod: &Pod, reference: &ObjectRef) -> Refusal {
+    let ObjectRef {
+        api_version,
+        kind,
+        name,
+    } = reference;
+    Refusal {
+        object: format!("Pod {}", pod.metadata.qualified_name()),
+        field: "metadata.ownerReferences".to_owned(),
+        reason: missing_right(api_version, kind, name),
     }
 }

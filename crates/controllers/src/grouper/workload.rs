@@ -2,12 +2,14 @@
 //! it returns [`GroupingError::NeedsObject`], and the caller reads the object and tries again.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use kai_api::{Metadata, Pod, TextMap, keys};
 use serde_json::Value;
 
 use super::cluster_reader::ClusterReader;
 use super::kind_defaults::KindDefaults;
+use super::rules::RuleSet;
 
 /// An owner of a pod, by its metadata only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -137,6 +139,8 @@ pub struct GroupingOptions {
     pub deployment_gang: bool,
     /// Priority classes and preemptibility by kind.
     pub kind_defaults: KindDefaults,
+    /// Declared rules.
+    pub rules: Arc<RuleSet>,
 }
 
 impl Default for GroupingOptions {
@@ -148,8 +152,19 @@ impl Default for GroupingOptions {
             knative_gang: true,
             deployment_gang: true,
             kind_defaults: KindDefaults::default(),
+            rules: Arc::new(RuleSet::shipped()),
         }
     }
+}
+
+/// Where the pod of a workload comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PodOrigin {
+    /// It exists, with all labels that its controller gives it.
+    #[default]
+    Pod,
+    /// It is the template of pods in a workload. Labels by which pods find their subgroup may be missing.
+    Template,
 }
 
 /// The input of a grouping rule.
@@ -157,6 +172,8 @@ impl Default for GroupingOptions {
 pub struct Workload<'a> {
     /// The pod.
     pub pod: &'a Pod,
+    /// Where the pod comes from.
+    pub pod_origin: PodOrigin,
     /// The pod's owners, the nearest first; none for a bare pod, or if RBAC does not let us read them.
     pub owners: &'a [Owner],
     /// Complete objects that were read so far.

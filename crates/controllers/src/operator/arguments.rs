@@ -96,7 +96,8 @@ fn pairs(labels: &BTreeMap<String, String>) -> Option<String> {
 }
 
 /// The flags of the pod grouper.
-pub(super) fn pod_grouper(spec: &ConfigSpec, names: &Names<'_>, flags: &mut Flags) {
+pub(super) fn pod_grouper(spec: &ConfigSpec, namespace: &str, names: &Names<'_>, flags: &mut Flags) {
+    flags.set("grouping-rules-configmap-namespace", namespace);
     names.scheduler_name(flags);
     names.node_pool_label(flags);
     names.queue_label(flags);

@@ -241,7 +241,7 @@ impl Roles<'_> {
         };
         let mut component = self.controller(Role::PodGrouper, "pod-grouper", Controller::PodGrouper, parts)?;
         component.serve(METRICS_PORT, PROBE_PORT);
-        arguments::pod_grouper(self.spec, self.names, &mut component.role_flags);
+        arguments::pod_grouper(self.spec, self.namespace, self.names, &mut component.role_flags);
         Some(component)
     }
 

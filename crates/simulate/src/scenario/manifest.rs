@@ -102,6 +102,13 @@ pub(super) fn load(
     })
 }
 
+/// The objects of the files, and the pods of workloads.
+pub(super) fn objects(files: Vec<Input<'_>>) -> Result<Manifests, Error> {
+    let (mut manifests, _) = read(files)?;
+    workloads::expand(&mut manifests.documents, &mut manifests.warnings);
+    Ok(manifests)
+}
+
 /// All objects of the files, including items of lists, with warnings about unknown fields.
 fn read(files: Vec<Input<'_>>) -> Result<(Manifests, ClusterState), Error> {
     let (mut manifests, mut state) = (Manifests::default(), ClusterState::default());
@@ -245,8 +252,11 @@ fn open(
 
 /// The kind, with the API group appended for an equally named kind of another project, such as another Queue or Job.
 pub(super) fn qualified(kind: String, object: &Value) -> String {
-    let written = object.get("apiVersion").and_then(Value::as_str);
-    let group = written.map(|version| version.split_once('/').map_or("", |(group, _)| group));
+    qualified_by(kind, object.get("apiVersion").and_then(Value::as_str))
+}
+
+pub(super) fn qualified_by(kind: String, api_version: Option<&str>) -> String {
+    let group = api_version.map(|version| version.split_once('/').map_or("", |(group, _)| group));
     match (group, group_of(&kind)) {
         (Some(group), Some(known)) if group != known => format!("{kind}.{group}"),
         _ => kind,

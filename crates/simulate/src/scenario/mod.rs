@@ -128,6 +128,29 @@ pub fn load_changed(source: &Source, changes: &[Change], installation: &dyn Inst
     Ok(scenario)
 }
 
+/// Reads the objects of manifests, of any kind, with the pods that the controllers of Kubernetes make of them. Nothing is grouped yet.
+pub fn load_objects(sources: &[Source]) -> Result<Manifests, Error> {
+    let mut files = Vec::new();
+    for source in sources {
+        let (Source::Manifests { files: named, .. }, false) =
+            (source, source.files().iter().any(sources::File::is_snapshot))
+        else {
+            return Err(Error::NoManifest {
+                path: source.path().to_owned(),
+            });
+        };
+        for file in named {
+            files.push(Input::Manifest(file.path(), file.read()?));
+        }
+    }
+    manifest::objects(files)
+}
+
+/// The kind of an object in [`Document::kind`]: with the API group, if Kubernetes or kai has another kind of that name.
+pub fn document_kind(api_version: &str, kind: &str) -> String {
+    manifest::qualified_by(kind.to_owned(), Some(api_version))
+}
+
 /// Reads a case from text. The path is for messages, and its extension tells JSON from YAML.
 pub fn load_case(path: &Path, text: &str) -> Result<Scenario, Error> {
     case::load(path, text)

@@ -16,6 +16,9 @@ use crate::Error;
 /// Enough of a file to see its first keys.
 const PREFIX_BYTES: u64 = 16 * 1024;
 
+/// The formats of objects, for messages.
+pub(super) const OBJECTS_FORMAT: &str = "a JSON or YAML file";
+
 /// The path that means standard input.
 const STANDARD_INPUT: &str = "-";
 /// The name of standard input in messages.
@@ -44,6 +47,7 @@ impl File {
         let bytes = self.read_bytes()?;
         String::from_utf8(bytes).map_err(|_| Error::NotText {
             path: self.path.clone(),
+            expected: OBJECTS_FORMAT,
         })
     }
 

@@ -108,18 +108,31 @@ struct Row<'t> {
 
 impl Table {
     fn read(path: &Path) -> Result<Table, Error> {
+        Table::read_bounded(path, BYTES_MAX)
+    }
+
+    fn read_bounded(path: &Path, bytes_max: u64) -> Result<Table, Error> {
         let unreadable = |source| Error::Unreadable {
             path: path.to_owned(),
             source,
         };
         let file = std::fs::File::open(path).map_err(unreadable)?;
         let mut bytes = Vec::new();
+        // One byte more tells a file of this size from a larger one.
         let read = match path.extension().is_some_and(|extension| extension == "gz") {
-            true => GzDecoder::new(file).take(BYTES_MAX).read_to_end(&mut bytes),
-            false => file.take(BYTES_MAX).read_to_end(&mut bytes),
+            true => GzDecoder::new(file).take(bytes_max + 1).read_to_end(&mut bytes),
+            false => file.take(bytes_max + 1).read_to_end(&mut bytes),
         };
-        read.map_err(unreadable)?;
-        let text = String::from_utf8(bytes).map_err(|_| Error::NotText { path: path.to_owned() })?;
+        if read.map_err(unreadable)? as u64 > bytes_max {
+            return Err(Error::TooLarge {
+                path: path.to_owned(),
+                bytes_max,
+            });
+        }
+        let text = String::from_utf8(bytes).map_err(|_| Error::NotText {
+            path: path.to_owned(),
+            expected: "comma-separated values",
+        })?;
         Ok(Table {
             path: path.to_owned(),
             text,
@@ -186,6 +199,32 @@ mod tests {
         assert_eq!(
             pods,
             Ok(vec![(Some("P100|T4".to_owned()), 4000), (Some(String::new()), 1)])
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_too_large_or_no_text_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let told = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            match Table::read_bounded(&path, 10) {
+                Ok(table) => table.text,
+                Err(error) => error.to_string().replace(&*folder.path().to_string_lossy(), ""),
+            }
+        };
+        assert_eq!(told("a.csv", b"0123456789"), "0123456789");
+        let large = "has more than 10 bytes (uncompressed), which is too large; divide it";
+        assert_eq!(told("b.csv", b"0123456789\n"), format!("/b.csv: {large}"));
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        std::io::Write::write_all(&mut packed, &[b'x'; 1_000]).unwrap();
+        assert_eq!(
+            told("c.csv.gz", &packed.finish().unwrap()),
+            format!("/c.csv.gz: {large}")
+        );
+        assert_eq!(
+            told("d.csv", b"\xff"),
+            "/d.csv: is not UTF-8 text; it has to be comma-separated values"
         );
     }
 

@@ -13,6 +13,6 @@ pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> Result<DesiredPod
         .count()?
         .ok_or_else(|| nodes.refuse("it is missing; write the number of nodes"))?;
     let mut desired = default_group(workload, top);
-    desired.min_member(min);
+    desired.min_member(min, "spec.job.options.envs.AZUREML_NODE_COUNT");
     Ok(desired)
 }

@@ -6,7 +6,7 @@ use kai_api::{PodGroup, keys};
 use super::super::default_rules;
 use super::super::desired_pod_group::DesiredPodGroup;
 use super::super::workload::{GroupingError, Owner, Workload};
-use super::min_member_of;
+use super::{min_member_of, min_member_origin};
 
 pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> Result<DesiredPodGroup, GroupingError> {
     let owners = std::slice::from_ref(top);
@@ -16,7 +16,7 @@ pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> Result<DesiredPod
         desired.name = default_rules::name_of(&pod);
         desired.owner = default_rules::owned_by(&pod);
     } else if let Some(min) = min_member_of(workload, top, 1)? {
-        desired.min_member(min);
+        desired.min_member(min, min_member_origin(top));
     }
     Ok(desired)
 }

@@ -4,7 +4,7 @@
 use super::super::default_rules;
 use super::super::desired_pod_group::DesiredPodGroup;
 use super::super::workload::{GroupingError, Owner, Workload};
-use super::{default_group, min_member_of};
+use super::{default_group, min_member_of, min_member_origin};
 
 pub(super) fn desired(workload: &Workload<'_>, job: &Owner) -> Result<DesiredPodGroup, GroupingError> {
     let mut desired = default_group(workload, job);
@@ -13,7 +13,7 @@ pub(super) fn desired(workload: &Workload<'_>, job: &Owner) -> Result<DesiredPod
         return Ok(desired);
     }
     if let Some(min) = min_member_of(workload, job, 0)? {
-        desired.min_member(min);
+        desired.min_member(min, min_member_origin(job));
     }
     Ok(desired)
 }

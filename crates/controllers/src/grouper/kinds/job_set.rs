@@ -7,13 +7,16 @@ use kai_api::keys;
 use super::super::default_rules;
 use super::super::desired_pod_group::{DesiredPodGroup, leaf, parent, topology_constraint};
 use super::super::field::Field;
-use super::super::workload::{GroupingError, Owner, Workload};
-use super::{SUB_GROUPS_MAX, default_group, parse_count};
+use super::super::workload::{GroupingError, Owner, PodOrigin, Workload};
+use super::{SUB_GROUPS_MAX, default_group, min_member_origin, parse_count};
 
 pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> Result<DesiredPodGroup, GroupingError> {
     let set = Field::of(workload.object(top.reference())?);
     let in_order = set.at("spec").at("startupPolicy").at("startupPolicyOrder").text()? == Some("InOrder");
-    let replicated = required_label(workload, keys::JOB_SET_REPLICATED_JOB)?;
+    let replicated = match workload.pod_origin {
+        PodOrigin::Pod => required_label(workload, keys::JOB_SET_REPLICATED_JOB)?,
+        PodOrigin::Template => "",
+    };
     if is_flat(workload, top) {
         return flat(workload, top, in_order, replicated);
     }
@@ -24,13 +27,21 @@ pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> Result<DesiredPod
         return Err(jobs.refuse("it is empty; add a job"));
     }
     let mut desired = default_group(workload, top);
-    desired.min_sub_group(match (min_member(workload, top)?, in_order) {
-        (Some(min), _) => min.min(count),
-        (None, true) => 1,
-        (None, false) => count,
-    });
+    match (min_member(workload, top)?, in_order) {
+        (Some(min), _) => desired.min_sub_group(min.min(count), min_member_origin(top)),
+        (None, true) => desired.min_sub_group(1, "spec.startupPolicy.startupPolicyOrder: the jobs start in order"),
+        (None, false) => desired.min_sub_group(count, "number of spec.replicatedJobs"),
+    }
+    desired.origins.sub_groups = format!(
+        "spec.replicatedJobs and their replicas; pods by labels {} and {}",
+        keys::JOB_SET_REPLICATED_JOB,
+        keys::JOB_SET_JOB_INDEX
+    );
     for job in &items {
         add_job(&mut desired, job)?;
+    }
+    if workload.pod_origin == PodOrigin::Template {
+        return Ok(desired);
     }
     let leaf_name = replica_name(replicated, required_label(workload, keys::JOB_SET_JOB_INDEX)?);
     if !desired.spec.sub_groups.iter().any(|group| group.name == leaf_name) {
@@ -127,6 +138,8 @@ fn flat(
     if in_order {
         desired.name = format!("{}-{replicated}", desired.name);
     }
-    desired.min_member(min_member(workload, top)?.unwrap_or(1));
+    if let Some(min) = min_member(workload, top)? {
+        desired.min_member(min, min_member_origin(top));
+    }
     Ok(desired)
 }

@@ -6,7 +6,7 @@ use kai_api::crd::PodGroupSpec;
 use kai_api::keys;
 
 use super::super::default_rules;
-use super::super::desired_pod_group::DesiredPodGroup;
+use super::super::desired_pod_group::{DesiredPodGroup, Origins};
 use super::super::workload::{GroupingError, ObjectRef, Owner, Workload};
 use super::parse_count;
 
@@ -37,6 +37,9 @@ pub(super) fn desired(workload: &Workload<'_>) -> Result<DesiredPodGroup, Groupi
     let min = revision.annotations.get(keys::KNATIVE_MIN_SCALE);
     let min = min.and_then(|text| parse_count(text)).unwrap_or(1);
     let priority_owners: &[Owner] = if gang { std::slice::from_ref(&revision) } else { &[] };
+    let (queue, queue_origin) = default_rules::queue(workload, &revision);
+    let (priority_class, priority_origin) =
+        default_rules::priority(workload, priority_owners, keys::PRIORITY_INFERENCE);
     Ok(DesiredPodGroup {
         namespace: workload.namespace().to_owned(),
         name: default_rules::name_of(&owner),
@@ -45,15 +48,17 @@ pub(super) fn desired(workload: &Workload<'_>) -> Result<DesiredPodGroup, Groupi
         annotations: default_rules::annotations(workload, &revision),
         spec: PodGroupSpec {
             min_member: Some(if gang { min } else { 1 }),
-            queue: Some(default_rules::queue(workload, &revision)),
-            priority_class_name: Some(default_rules::priority(
-                workload,
-                priority_owners,
-                keys::PRIORITY_INFERENCE,
-            )),
+            queue: Some(queue),
+            priority_class_name: Some(priority_class),
             ..PodGroupSpec::default()
         },
         sub_group: None,
+        origins: Origins {
+            minimum: format!("annotation {} of Revision {name}", keys::KNATIVE_MIN_SCALE),
+            queue: queue_origin,
+            priority_class: priority_origin,
+            ..Origins::default()
+        },
     })
 }
 

@@ -32,11 +32,19 @@ pub(super) fn desired(
 ) -> Result<DesiredPodGroup, GroupingError> {
     let job = Field::of(workload.object(top.reference())?);
     let mut desired = default_group(workload, top);
-    desired.min_member(match min_available(&job)? {
-        Some(min) => min,
-        None => total(&job, replicas)?,
-    });
+    match min_available(&job)? {
+        Some(min) => desired.min_member(min, MIN_AVAILABLE),
+        None => desired.min_member(total(&job, replicas)?, all_replicas(replicas)),
+    }
     Ok(desired)
+}
+
+/// The field of `min_available`.
+pub(super) const MIN_AVAILABLE: &str = "spec.runPolicy.schedulingPolicy.minAvailable";
+
+/// The fields of `total`, for people.
+pub(super) fn all_replicas(replicas: &Replicas) -> String {
+    format!("replicas of all of spec.{}", replicas.field)
 }
 
 /// The minimum of the job's scheduling policy.

@@ -6,7 +6,7 @@ use kai_api::keys;
 
 use super::super::desired_pod_group::{DesiredPodGroup, leaf, parent, topology_constraint};
 use super::super::field::Field;
-use super::super::workload::{GroupingError, Owner, Workload};
+use super::super::workload::{GroupingError, Owner, PodOrigin, Workload};
 use super::{SUB_GROUPS_MAX, default_group, parse_count};
 
 const LEADER: &str = "leader";
@@ -27,7 +27,8 @@ pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> Result<DesiredPod
         Some(other) => return Err(policy.refuse(format!("{other:?} is neither LeaderCreated nor LeaderReady"))),
     };
     let mut desired = default_group(workload, top);
-    desired.min_member(min);
+    desired.min_member(min, "spec.leaderWorkerTemplate.size");
+    desired.origins.sub_groups = format!("spec.leaderWorkerTemplate; pods by label {}", keys::LEADER_WORKER_INDEX);
     if let Some(group) = workload.label(keys::LEADER_WORKER_GROUP_INDEX).and_then(parse_count) {
         desired.name = format!("{}-group-{group}", desired.name);
     }
@@ -35,7 +36,8 @@ pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> Result<DesiredPod
         None => add_leader_and_workers(&mut desired, &role, min),
         Some(segment) => {
             let topology = segment_topology(&template, workload, top)?;
-            Segments { size: min, segment }.add_to(&mut desired, &template, &role, topology)?;
+            let segments = Segments { size: min, segment };
+            segments.add_to(&mut desired, &template, &role, topology, workload.pod_origin)?;
         }
     }
     Ok(desired)
@@ -102,6 +104,7 @@ impl Segments {
         template: &Field<'_>,
         role: &Role,
         topology: Option<TopologyConstraint>,
+        pod_origin: PodOrigin,
     ) -> Result<(), GroupingError> {
         let last = self.of_worker(self.size - 1);
         if i64::from(last) >= SUB_GROUPS_MAX {
@@ -144,6 +147,7 @@ impl Segments {
         }
         desired.sub_group = match role {
             Role::Leader => Some(LEADER.to_owned()),
+            Role::Unknown if pod_origin == PodOrigin::Template => None,
             Role::Unknown => return Err(template.at("size").refuse("the pod does not say which worker it is")),
             Role::Worker(index) => match self.of_worker(*index).min(last) {
                 0 if !leader_excluded => Some(WORKERS.to_owned()),

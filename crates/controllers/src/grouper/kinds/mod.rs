@@ -19,6 +19,7 @@ use kai_api::keys;
 
 use super::default_rules;
 use super::desired_pod_group::DesiredPodGroup;
+use super::rules::{self, NamedRule, RuleOfKind};
 use super::workload::{GroupingError, Owner, Workload};
 
 /// Replicas or segments that get a subgroup each. The rest of `kai_api::SUB_GROUPS_MAX` is for their parents.
@@ -50,8 +51,32 @@ enum GroupingRule {
 }
 
 impl GroupingRule {
-    fn of(owner: &Owner) -> GroupingRule {
-        match (owner.group(), owner.version(), owner.kind.as_str()) {
+    /// For people.
+    fn words(self, owner: &Owner) -> String {
+        match self {
+            GroupingRule::Default => "default, as for every kind without a rule".to_owned(),
+            GroupingRule::SkipTop => format!("built in for {}: by the owner below", owner.kind),
+            GroupingRule::DefaultWithPriority(_)
+            | GroupingRule::Pod
+            | GroupingRule::Deployment
+            | GroupingRule::Job
+            | GroupingRule::CronJob
+            | GroupingRule::JobSet
+            | GroupingRule::LeaderWorkerSet
+            | GroupingRule::Kubeflow(_)
+            | GroupingRule::Mpi
+            | GroupingRule::PyTorch
+            | GroupingRule::RayCluster
+            | GroupingRule::RayJob
+            | GroupingRule::RayService
+            | GroupingRule::Knative
+            | GroupingRule::AmlJob
+            | GroupingRule::RunaiJob => format!("built in for {}", owner.kind),
+        }
+    }
+
+    fn of(group: &str, version: &str, kind: &str) -> GroupingRule {
+        match (group, version, kind) {
             ("", "v1", "Pod") => GroupingRule::Pod,
             ("apps", "v1", "Deployment") => GroupingRule::Deployment,
             ("batch", "v1", "Job") => GroupingRule::Job,
@@ -88,11 +113,42 @@ impl GroupingRule {
     }
 }
 
+/// The versions in which the code knows kinds.
+const VERSIONS: [&str; 5] = ["v1", "v1alpha1", "v1alpha2", "v1beta1", "v2beta1"];
+
+/// Whether the code has a rule for the kind; without a version, in any of its versions.
+pub(super) fn groups_in_code(group: &str, version: Option<&str>, kind: &str) -> bool {
+    let versions = version.as_ref().map_or(&VERSIONS[..], std::slice::from_ref);
+    let mut rules = versions.iter().map(|version| GroupingRule::of(group, version, kind));
+    rules.any(|rule| rule != GroupingRule::Default)
+}
+
+/// The rule that groups a workload.
+enum Choice<'r> {
+    Code(GroupingRule),
+    Declared(&'r NamedRule),
+}
+
+/// The rule for a kind; `None` if only the default rules know it. A declared rule for a kind of the code overrides the code, which its
+/// validation requires it to say.
+fn choice<'r>(workload: &Workload<'r>, owner: &Owner) -> Result<Option<Choice<'r>>, GroupingError> {
+    let code = GroupingRule::of(owner.group(), owner.version(), &owner.kind);
+    match (workload.options.rules.rule_of(owner), code) {
+        (Some(RuleOfKind::Valid(rule)), _) => Ok(Some(Choice::Declared(rule))),
+        (Some(RuleOfKind::Broken(problem)), GroupingRule::Default) => {
+            let reason = format!("pods of {} {} wait for a valid rule: {problem}", owner.kind, owner.name);
+            Err(workload.refuse_pod("metadata.ownerReferences".to_owned(), reason))
+        }
+        (None, GroupingRule::Default) => Ok(None),
+        (None | Some(RuleOfKind::Broken(_)), code) => Ok(Some(Choice::Code(code))),
+    }
+}
+
 /// The desired pod group of a pod. The rule may need further objects; then the error says which.
 pub fn desired_pod_group(workload: &Workload<'_>) -> Result<DesiredPodGroup, GroupingError> {
-    let mut desired = match workload.owners.last() {
-        None => apply(GroupingRule::Pod, workload, &Owner::of_pod(workload.pod), &[])?,
-        Some(top) => apply(GroupingRule::of(top), workload, top, workload.owners)?,
+    let mut desired = match workload.owners {
+        [] => apply(GroupingRule::Pod, workload, &Owner::of_pod(workload.pod), &[])?,
+        owners => of_owners(workload, owners, Level::Top)?,
     };
     let pool_label = &workload.options.node_pool_label;
     if let Some(pool) = workload.label(pool_label) {
@@ -104,6 +160,35 @@ pub fn desired_pod_group(workload: &Workload<'_>) -> Result<DesiredPodGroup, Gro
     Ok(desired)
 }
 
+/// Where the last of the owners stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Level {
+    Top,
+    /// Below an owner that is skipped. Only one level is skipped.
+    BelowSkipped,
+}
+
+/// The rule of the last owner, or the declared rule of the highest owner that has one.
+fn of_owners(workload: &Workload<'_>, owners: &[Owner], level: Level) -> Result<DesiredPodGroup, GroupingError> {
+    let Some(top) = owners.last() else {
+        return apply(GroupingRule::Pod, workload, &Owner::of_pod(workload.pod), &[]);
+    };
+    match choice(workload, top)? {
+        Some(Choice::Declared(rule)) => return rules::desired(rule, workload, top, owners),
+        Some(Choice::Code(GroupingRule::SkipTop)) if level == Level::BelowSkipped => {}
+        Some(Choice::Code(code)) => return apply(code, workload, top, owners),
+        None => {}
+    }
+    for (below, owner) in owners.iter().enumerate().rev().skip(1) {
+        if let Some(RuleOfKind::Valid(_) | RuleOfKind::Broken(_)) = workload.options.rules.rule_of(owner)
+            && let Some(Choice::Declared(rule)) = choice(workload, owner)?
+        {
+            return rules::desired(rule, workload, owner, &owners[..=below]);
+        }
+    }
+    apply(GroupingRule::Default, workload, top, owners)
+}
+
 fn apply(
     rule: GroupingRule,
     workload: &Workload<'_>,
@@ -112,6 +197,20 @@ fn apply(
 ) -> Result<DesiredPodGroup, GroupingError> {
     let this = std::slice::from_ref(top);
     let owners = if owners.is_empty() { this } else { owners };
+    let mut desired = by_code(rule, workload, top, this, owners)?;
+    if desired.origins.rule.is_empty() {
+        desired.origins.rule = rule.words(top);
+    }
+    Ok(desired)
+}
+
+fn by_code(
+    rule: GroupingRule,
+    workload: &Workload<'_>,
+    top: &Owner,
+    this: &[Owner],
+    owners: &[Owner],
+) -> Result<DesiredPodGroup, GroupingError> {
     match rule {
         GroupingRule::Default => Ok(default_rules::desired(
             workload,
@@ -156,6 +255,11 @@ fn min_member_of(workload: &Workload<'_>, owner: &Owner, lowest: i32) -> Result<
         workload.refuse_owner(owner, field, reason)
     })?;
     Ok(Some(min))
+}
+
+/// The annotation of `min_member_of`, for people.
+fn min_member_origin(owner: &Owner) -> String {
+    format!("annotation {} of {} {}", keys::BATCH_MIN_MEMBER, owner.kind, owner.name)
 }
 
 /// Parses a count from a label or annotation.

@@ -21,7 +21,10 @@ pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> Result<DesiredPod
         let launchers = job.at("spec").at(REPLICAS.field).at("Launcher").at("replicas");
         let launchers = launchers.count()?.unwrap_or(1);
         let min = desired.spec.min_member.unwrap_or_default();
-        desired.min_member((min - launchers).max(0));
+        desired.min_member(
+            (min - launchers).max(0),
+            "spec.mpiReplicaSpecs, without the launcher, which waits for the workers",
+        );
     }
     Ok(desired)
 }

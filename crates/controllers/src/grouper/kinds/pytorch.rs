@@ -20,15 +20,19 @@ const WORKER: &str = "worker";
 pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> Result<DesiredPodGroup, GroupingError> {
     let job = Field::of(workload.object(top.reference())?);
     let elastic = job.at("spec").at("elasticPolicy").at("minReplicas").count()?;
-    let min = match kubeflow::min_available(&job)? {
-        Some(min) => min,
+    let (min, origin) = match kubeflow::min_available(&job)? {
+        Some(min) => (min, kubeflow::MIN_AVAILABLE.to_owned()),
         None => {
             let total = kubeflow::total(&job, &REPLICAS)?;
-            elastic.unwrap_or(total)
+            match elastic {
+                Some(min) => (min, "spec.elasticPolicy.minReplicas".to_owned()),
+                None => (total, kubeflow::all_replicas(&REPLICAS)),
+            }
         }
     };
     let mut desired = default_group(workload, top);
-    desired.min_member(min);
+    desired.min_member(min, origin);
+    desired.origins.sub_groups = format!("spec.{}; pods by label {}", REPLICAS.field, keys::KUBEFLOW_REPLICA_TYPE);
 
     let specs = job.at("spec").at(REPLICAS.field);
     let masters = specs.at("Master").at("replicas").count()?.unwrap_or(0);

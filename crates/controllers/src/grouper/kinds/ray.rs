@@ -27,10 +27,15 @@ pub(super) fn desired(workload: &Workload<'_>, top: &Owner, paths: Paths) -> Res
     let mut desired = default_group(workload, top);
     if let Some(class) = top.labels.get(keys::RAY_PRIORITY_CLASS_NAME) {
         desired.spec.priority_class_name = Some(class.clone());
+        desired.origins.priority_class =
+            format!("label {} of {} {}", keys::RAY_PRIORITY_CLASS_NAME, top.kind, top.name);
     }
     let groups = groups(&Field::of(cluster))?;
     let total: i64 = groups.iter().filter_map(|group| group.min_member).map(i64::from).sum();
-    desired.min_member(i32::try_from(total).unwrap_or(i32::MAX));
+    desired.min_member(
+        i32::try_from(total).unwrap_or(i32::MAX),
+        "the head, and minReplicas or replicas of spec.workerGroupSpecs",
+    );
     // A pod group of an older version stays without subgroups.
     let present = workload.cluster.pod_group(&desired.namespace, &desired.name);
     if present.is_none_or(|present| !present.as_written().sub_groups.is_empty()) {
@@ -39,6 +44,7 @@ pub(super) fn desired(workload: &Workload<'_>, top: &Owner, paths: Paths) -> Res
             .filter(|name| groups.iter().any(|group| group.name == *name))
             .map(str::to_owned);
         desired.spec.sub_groups = groups;
+        desired.origins.sub_groups = format!("head and spec.workerGroupSpecs; pods by label {}", keys::RAY_GROUP);
     }
     Ok(desired)
 }

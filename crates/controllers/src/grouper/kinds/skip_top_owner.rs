@@ -6,7 +6,7 @@ use kai_api::keys;
 
 use super::super::desired_pod_group::DesiredPodGroup;
 use super::super::workload::{GroupingError, Owner, Workload};
-use super::{GroupingRule, apply};
+use super::{GroupingRule, Level, apply, of_owners};
 
 pub(super) fn desired(
     workload: &Workload<'_>,
@@ -20,12 +20,10 @@ pub(super) fn desired(
     if let Some(last) = chain.last_mut() {
         last.clone_from(&base);
     }
-    // Only one level is skipped.
-    let rule = match GroupingRule::of(&base) {
-        GroupingRule::SkipTop => GroupingRule::Default,
-        rule => rule,
-    };
-    apply(rule, workload, &base, &chain)
+    match chain.is_empty() {
+        true => apply(GroupingRule::Pod, workload, &base, &[]),
+        false => of_owners(workload, &chain, Level::BelowSkipped),
+    }
 }
 
 fn inherit(workload: &Workload<'_>, base: &mut Owner, skipped: &Owner) {

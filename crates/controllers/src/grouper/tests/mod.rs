@@ -9,13 +9,14 @@ mod kubeflow;
 mod leader_worker_set;
 mod others;
 mod ray;
+mod rules;
 
 use std::sync::Arc;
 
 use kai_api::{Pod, PodGroup};
 use serde_json::{Value, json};
 
-use super::{ClusterReader, GroupingError, GroupingOptions, Objects, Owner, Workload, desired_pod_group};
+use super::{ClusterReader, GroupingError, GroupingOptions, Objects, Owner, PodOrigin, Workload, desired_pod_group};
 
 /// A cluster in memory.
 #[derive(Default)]
@@ -89,6 +90,7 @@ impl Fixture {
             .collect();
         apply(&Workload {
             pod: &pod,
+            pod_origin: PodOrigin::Pod,
             owners: &chain,
             objects: &objects,
             cluster: self,

@@ -199,7 +199,10 @@ pub fn load_redacted(redaction: &Redaction, installation: &dyn Installation) -> 
     }
     let text = |path: &Path, file: &RedactedFile| -> Result<String, Error> {
         let text = String::from_utf8(file.bytes(path)?);
-        text.map_err(|_| Error::NotText { path: path.to_owned() })
+        text.map_err(|_| Error::NotText {
+            path: path.to_owned(),
+            expected: super::sources::OBJECTS_FORMAT,
+        })
     };
     if let [(path, file)] = inputs.as_slice()
         && let Content::Case(_) = file.content

@@ -265,7 +265,10 @@ fn submit(documents: &mut Vec<Document>, warnings: &mut Warnings, file: &Path) -
         source,
     };
     let bytes = std::fs::read(file).map_err(unreadable)?;
-    let content = String::from_utf8(bytes).map_err(|_| Error::NotText { path: file.to_owned() })?;
+    let content = String::from_utf8(bytes).map_err(|_| Error::NotText {
+        path: file.to_owned(),
+        expected: crate::scenario::sources::OBJECTS_FORMAT,
+    })?;
     let submitted = manifest::read_documents(&Arc::from(file), &content, warnings)?;
     let key = |document: &Document| {
         (
