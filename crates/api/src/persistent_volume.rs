@@ -47,6 +47,16 @@ struct Spec {
     access_modes: AccessModes,
     #[serde(deserialize_with = "null_as_default")]
     volume_mode: VolumeMode,
+    csi: Option<CsiSource>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct CsiSource {
+    #[serde(deserialize_with = "null_as_default")]
+    driver: Text,
+    #[serde(deserialize_with = "null_as_default")]
+    volume_handle: Text,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -99,14 +109,18 @@ impl PersistentVolume {
         self.status.phase.as_deref() == Some("Bound")
     }
 
-    /// A volume that a provisioner made for the claim.
-    pub fn made_for(claim: &PersistentVolumeClaim) -> PersistentVolume {
+    /// A volume that a driver made for the claim.
+    pub fn made_for(claim: &PersistentVolumeClaim, driver: Option<&str>) -> PersistentVolume {
         let metadata = Metadata {
             name: Some(format!("pvc-{}-{}", claim.metadata.namespace(), claim.metadata.plain_name()).into()),
             ..Metadata::default()
         };
         let spec = Spec {
             storage_class_name: claim.storage_class_name().map(Text::from),
+            csi: driver.map(|driver| CsiSource {
+                driver: driver.into(),
+                volume_handle: metadata.name.clone().unwrap_or_default(),
+            }),
             ..Spec::default()
         };
         PersistentVolume {
@@ -127,6 +141,12 @@ impl PersistentVolume {
         });
         volume.status.phase = Some("Bound".into());
         volume
+    }
+
+    /// The CSI driver that attaches the volume to nodes, and the driver's id of it.
+    pub fn csi(&self) -> Option<(&str, &str)> {
+        let csi = self.spec.csi.as_ref()?;
+        Some((&csi.driver, &csi.volume_handle))
     }
 
     /// Its size; 0 if it is missing or can't be read: then no claim gets the volume.

@@ -100,6 +100,11 @@ impl PersistentVolumeClaim {
         self.spec.access_modes.many_nodes()
     }
 
+    /// Whether one pod alone can use the volume.
+    pub fn is_for_one_pod(&self) -> bool {
+        self.spec.access_modes.one_pod()
+    }
+
     /// The volume that the claim asks for. A claim without a class never waits for its first consumer.
     pub fn request(&self) -> Result<VolumeRequest, Problem> {
         let object = || format!("PersistentVolumeClaim {}", self.metadata.qualified_name());

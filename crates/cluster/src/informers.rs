@@ -86,6 +86,8 @@ informers! {
     volumes: kai_api::PersistentVolume,
     /// Storage classes.
     storage_classes: kai_api::StorageClass,
+    /// CSINodes.
+    csi_nodes: kai_api::CsiNode,
 }
 
 impl Informers {

@@ -23,7 +23,10 @@ impl Cycle<'_> {
     pub(crate) fn rejections(&mut self, pod: PodId, scope: Scope<'_>) -> Arc<Rejections> {
         let (shape, version) = (self.ledger.pod(pod).shape, self.ledger.changed_nodes.end());
         if let Some((at, known)) = self.explanations.rejections.get(&shape) {
-            let outdated = *at != version || scope.domain.is_some() || self.ledger.shape(shape).depends_on_other_pods();
+            let outdated = *at != version
+                || scope.domain.is_some()
+                || self.ledger.shape(shape).depends_on_other_pods()
+                || self.ledger.pod(pod).volumes.is_some();
             if !outdated || self.explanations.node_scans >= NODE_SCANS_MAX {
                 return known.clone();
             }
@@ -53,8 +56,13 @@ fn reject(ledger: &Ledger, pod: PodId, volumes: Option<&VolumeRules<'_>>, scope:
             Some(rules) if rules.choose(id).is_none() => Err(Check::VolumesToBind),
             Some(_) | None => Ok(()),
         };
+        let by_attachments = || ledger.check_attachments(pod, id, When::AfterRelease);
         let outside = in_domain.as_ref().is_some_and(|nodes| !nodes.contains(&id));
-        let check = match by_node().and_then(|()| by_rules()).and_then(|()| by_volumes()) {
+        let check = match by_node()
+            .and_then(|()| by_rules())
+            .and_then(|()| by_attachments())
+            .and_then(|()| by_volumes())
+        {
             Err(check) => check,
             Ok(()) if outside => Check::Domain,
             // The pod fits on the node, so a queue bound must have rejected what it would be charged there.

@@ -20,7 +20,7 @@ use crate::work::RoundOf;
 #[path = "../tests/world/mod.rs"]
 pub(crate) mod world;
 
-use world::plan::{Pace, scenes};
+use world::plan::{Pace, attach_scenes, scenes};
 use world::{World, cases};
 
 /// A random change of the ledger. `pod` and `node` are taken modulo the number of pods and nodes.
@@ -155,6 +155,7 @@ fn numbers(ledger: &Ledger) -> String {
         gangs,
         queues,
         volumes,
+        attachments,
         ..
     } = &ledger;
     // A rollback does not restore the dirty flag.
@@ -163,7 +164,11 @@ fn numbers(ledger: &Ledger) -> String {
         ..gang.clone()
     };
     let gangs: Vec<Gang> = gangs.iter().map(clean).collect();
-    format!("{nodes:#?}\n{pods:#?}\n{gangs:#?}\n{queues:#?}\n{:?}", volumes.sorted())
+    format!(
+        "{nodes:#?}\n{pods:#?}\n{gangs:#?}\n{queues:#?}\n{:?}\n{:?}",
+        volumes.sorted(),
+        attachments.sorted()
+    )
 }
 
 /// Gangs that a cycle can try to place, each with whether the last cycle tried it.
@@ -213,7 +218,7 @@ proptest! {
     }
 
     #[test]
-    fn rollback_restores_the_ledger(scene in scenes(), before in vec(changes(), 0..20), after in vec(changes(), 0..20)) {
+    fn rollback_restores_the_ledger(scene in prop_oneof![scenes(), attach_scenes()], before in vec(changes(), 0..20), after in vec(changes(), 0..20)) {
         let mut world = World::new(&scene);
         for step in &scene.steps {
             world.step(step, &mut |_, _| {});

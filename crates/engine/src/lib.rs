@@ -80,6 +80,7 @@
 //!     gpu_groups: Vec::new(),
 //!     requests: Requests { gpu: GpuRequest::Whole { devices: 1 }, ..Requests::default() },
 //!     constraints: Constraints::default(),
+//!     volumes: UsedVolumes::default(),
 //!     labels: Labels::new(),
 //!     rank: TaskRank::default(),
 //!     nominated_node: None,

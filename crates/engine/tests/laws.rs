@@ -18,9 +18,9 @@ use kai_engine::report::{Decision, PodView, Report, Status};
 use proptest::prelude::*;
 use world::account::{
     Loads, PlacedPod, PlacedPods, PodState, QueueBoundKind, after_decisions, core_of, gang_of, is_whole, mixed_group,
-    node_loads, offers, overloaded, queue_loads, queue_path,
+    node_loads, offers, overloaded, queue_loads, queue_path, volume_loads,
 };
-use world::plan::{Class, Pace, Scene, Step, scenes, scenes_of, volume_scenes};
+use world::plan::{Class, Pace, Scene, Step, attach_scenes, scenes, scenes_of, volume_scenes};
 use world::{World, cases, shuffle};
 
 /// Runs a scene and two more cycles, and calls `law` after each cycle, before its decisions are carried out.
@@ -339,6 +339,25 @@ proptest! {
                 }
             }
         });
+    }
+
+    #[test]
+    fn no_node_attaches_more_volumes_than_it_takes_and_no_claim_has_two_pods(scene in attach_scenes()) {
+        watch(&scene, |world, report| {
+            let before = world.placed_pods();
+            let after = after_decisions(world, &before, report);
+            let present = |state| state != PodState::Pipelined;
+            let overload = overloaded(&volume_loads(&only(&before, present)), &volume_loads(&only(&after, present)));
+            assert_eq!(overload, None, "now: {report:?}");
+            let later = |state| state != PodState::Releasing;
+            let overload = overloaded(&volume_loads(&only(&before, later)), &volume_loads(&only(&after, later)));
+            assert_eq!(overload, None, "after all releases: {report:?}");
+        });
+    }
+
+    #[test]
+    fn the_order_of_attached_volumes_does_not_matter(scene in attach_scenes(), seed in any::<u64>()) {
+        order_and_history_do_not_matter(&scene, seed);
     }
 
     #[test]

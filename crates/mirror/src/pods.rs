@@ -111,6 +111,7 @@ impl ClusterMirror {
         let request = self.active_request(key, &entry.uid).cloned();
         self.assumptions.forget(&entry.uid);
         self.forget_volume_user(key, &entry.object);
+        self.forget_used_volumes(key, &entry.object);
         self.forget_config_map_user(key, &entry.object);
         self.count_member(entry.gang().as_ref(), entry.progress, -1);
         if entry.applied {
@@ -166,6 +167,7 @@ impl ClusterMirror {
             request.attach(spec);
         }
         self.apply_assumption(spec);
+        self.add_used_volumes(key, pod, spec);
         if spec.kind != PodKind::Workload {
             return;
         }

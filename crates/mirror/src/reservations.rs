@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kai_api::{BindRequest, ObjectKey, Pod, keys};
 use kai_engine::model::{
-    Constraints, Event, GpuRequest, Labels, Millis, PodKind, PodPhase, PodSpec, Requests, TaskRank,
+    Constraints, Event, GpuRequest, Labels, Millis, PodKind, PodPhase, PodSpec, Requests, TaskRank, UsedVolumes,
 };
 use kai_engine::report::NodeView;
 use rustc_hash::FxHashMap;
@@ -390,6 +390,7 @@ impl ClusterMirror {
                 ..Requests::default()
             },
             constraints: Constraints::default(),
+            volumes: UsedVolumes::default(),
             labels: Labels::default(),
             rank: TaskRank::default(),
             nominated_node: None,

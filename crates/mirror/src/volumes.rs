@@ -2,6 +2,7 @@
 //! the first consumer gets its volume together with the pod's node: the engine chooses both, from the pools of [`pools`]. Every other claim
 //! without a volume keeps its pod pending.
 
+mod in_use;
 mod pools;
 
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use kai_engine::reasons::Refusal;
 use kai_engine::steps;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use self::in_use::ClaimUse;
 use self::pools::{Pools, REQUESTS_MAX, Source};
 use super::{ClusterMirror, ObjectList};
 
@@ -29,13 +31,15 @@ pub(super) struct Volumes {
     claims: FxHashMap<ObjectKey, Arc<PersistentVolumeClaim>>,
     volumes: FxHashMap<Box<str>, Arc<PersistentVolume>>,
     classes: FxHashMap<Box<str>, Arc<StorageClass>>,
-    /// What pools have of the volumes; those with an invalid node affinity are missing.
-    free: FxHashMap<Box<str>, Arc<FreeVolume>>,
+    /// Every volume, free or not, as pools have it; those with an invalid node affinity are missing.
+    described: FxHashMap<Box<str>, Arc<FreeVolume>>,
     /// Names of the volumes of each storage class.
     by_class: FxHashMap<Box<str>, FxHashSet<Box<str>>>,
     /// Names of the volumes that name a claim, whether or not the claim is bound to them.
     by_claim: FxHashMap<ObjectKey, FxHashSet<Box<str>>>,
     pending_pods: FxHashMap<ObjectKey, FxHashSet<ObjectKey>>,
+    /// All pods that have not ended, by the claims that they name.
+    users: FxHashMap<ObjectKey, FxHashSet<ObjectKey>>,
     pools: Pools,
 }
 
@@ -55,33 +59,38 @@ enum Need {
 impl ClusterMirror {
     /// The volume claim was added or changed.
     pub fn apply_volume_claim(&mut self, key: &ObjectKey, claim: &Arc<PersistentVolumeClaim>) {
+        let before = self.volumes.use_of(key);
         self.volumes.claims.insert(key.clone(), Arc::clone(claim));
-        self.refresh_pods_of_claim(key);
+        self.refresh_users_of_claim(key, &before);
     }
 
     /// The volume claim was deleted.
     pub fn remove_volume_claim(&mut self, key: &ObjectKey) {
+        let before = self.volumes.use_of(key);
         self.volumes.claims.remove(key);
-        self.refresh_pods_of_claim(key);
+        self.refresh_users_of_claim(key, &before);
     }
 
     /// The volume was added or changed.
     pub fn apply_volume(&mut self, volume: &Arc<PersistentVolume>) {
         let name: Box<str> = volume.metadata().plain_name().into();
-        let before = self.volumes.volumes.insert(name.clone(), Arc::clone(volume));
+        let before = self.volumes.volumes.get(&name).map(Arc::clone);
+        let claims = self.claims_of_change(before.as_deref(), Some(volume));
         if let Some(before) = &before {
             self.volumes.unlist(&name, before);
         }
+        self.volumes.volumes.insert(name.clone(), Arc::clone(volume));
         self.volumes.list(name, volume);
-        let claims = [before.as_deref().and_then(claim_of), claim_of(volume)];
-        self.refresh_pods_of_claims(claims);
+        self.refresh_users_of_claims(claims);
     }
 
     /// The volume was deleted.
     pub fn remove_volume(&mut self, name: &str) {
-        if let Some(volume) = self.volumes.volumes.remove(name) {
+        if let Some(volume) = self.volumes.volumes.get(name).map(Arc::clone) {
+            let claims = self.claims_of_change(Some(&volume), None);
+            self.volumes.volumes.remove(name);
             self.volumes.unlist(name, &volume);
-            self.refresh_pods_of_claims([claim_of(&volume), None]);
+            self.refresh_users_of_claims(claims);
         }
     }
 
@@ -93,6 +102,11 @@ impl ClusterMirror {
     /// The volume of this name.
     pub fn volume(&self, name: &str) -> Option<&Arc<PersistentVolume>> {
         self.volumes.volumes.get(name)
+    }
+
+    /// The storage class of this name.
+    pub fn storage_class(&self, name: &str) -> Option<&Arc<StorageClass>> {
+        self.volumes.classes.get(name)
     }
 
     /// The storage class was added or changed.
@@ -205,7 +219,7 @@ impl ClusterMirror {
             pools,
             volumes,
             classes,
-            free,
+            described,
             by_class,
             ..
         } = &mut self.volumes;
@@ -215,7 +229,7 @@ impl ClusterMirror {
         let objects = pools::Objects {
             volumes,
             classes,
-            free,
+            described,
             by_class,
         };
         let changed = pools.take_changed(&objects);
@@ -235,16 +249,36 @@ impl ClusterMirror {
         }
     }
 
-    /// Refreshes the pods of the claims that a volume names now and named before.
-    fn refresh_pods_of_claims(&mut self, claims: [Option<ObjectKey>; 2]) {
-        let [before, now] = claims;
-        if before != now
-            && let Some(before) = before
-        {
-            self.refresh_pods_of_claim(&before);
+    /// The claims that a volume names before and after a change, with what they mean before it.
+    fn claims_of_change(
+        &self,
+        before: Option<&PersistentVolume>,
+        after: Option<&PersistentVolume>,
+    ) -> Vec<(ObjectKey, ClaimUse)> {
+        let mut claims: Vec<ObjectKey> = [before, after].into_iter().flatten().filter_map(claim_of).collect();
+        claims.dedup();
+        let of_claim = |claim: ObjectKey| {
+            let used = self.volumes.use_of(&claim);
+            (claim, used)
+        };
+        claims.into_iter().map(of_claim).collect()
+    }
+
+    fn refresh_users_of_claims(&mut self, claims: Vec<(ObjectKey, ClaimUse)>) {
+        for (claim, before) in claims {
+            self.refresh_users_of_claim(&claim, &before);
         }
-        if let Some(now) = now {
-            self.refresh_pods_of_claim(&now);
+    }
+
+    /// Refreshes the pods of a claim that changed. Its pods on nodes are the same if the claim means what it meant before.
+    fn refresh_users_of_claim(&mut self, claim: &ObjectKey, before: &ClaimUse) {
+        if self.volumes.use_of(claim) == *before {
+            return self.refresh_pods_of_claim(claim);
+        }
+        let pods = self.volumes.users.get(claim).into_iter().flatten();
+        let pods: Vec<ObjectKey> = pods.cloned().collect();
+        for pod in pods {
+            self.refresh_pod(&pod);
         }
     }
 
@@ -280,8 +314,8 @@ impl Volumes {
         if let Some(claim) = claim_of(volume) {
             self.by_claim.entry(claim).or_default().insert(name.clone());
         }
-        if let Some(free) = pools::free_volume(volume) {
-            self.free.insert(name.clone(), Arc::new(free));
+        if let Some(described) = pools::describe(volume) {
+            self.described.insert(name.clone(), Arc::new(described));
         }
         let class = volume.storage_class_name().unwrap_or_default();
         self.by_class.entry(class.into()).or_default().insert(name);
@@ -289,7 +323,7 @@ impl Volumes {
 
     fn unlist(&mut self, name: &str, volume: &PersistentVolume) {
         self.pools.volume_changed(name, volume);
-        self.free.remove(name);
+        self.described.remove(name);
         if let Some(claim) = claim_of(volume)
             && let Some(names) = self.by_claim.get_mut(&claim)
         {

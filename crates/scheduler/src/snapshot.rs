@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io::{Cursor, Write};
 
 use kai_api::{
-    BindRequest, ConfigMap, Metadata, Node, Object, PersistentVolume, PersistentVolumeClaim, Pod, PodGroup,
+    BindRequest, ConfigMap, CsiNode, Metadata, Node, Object, PersistentVolume, PersistentVolumeClaim, Pod, PodGroup,
     PriorityClass, Queue, Resource, StorageClass, Topology,
 };
 use kai_cluster::{Client, Selection};
@@ -51,6 +51,7 @@ pub async fn take(client: &Client, settings: &Settings, now: Millis) -> Result<V
         "persistentVolumes": optional(list(&PersistentVolume::RESOURCE).await),
         "persistentVolumeClaims": optional(list(&PersistentVolumeClaim::RESOURCE).await),
         "storageClasses": optional(list(&StorageClass::RESOURCE).await),
+        "csiNodes": optional(list(&CsiNode::RESOURCE).await),
         "configMaps": optional(config_maps.map(without_content).map_err(|error| error.to_string())),
     });
     for kind in NOT_READ {

@@ -21,7 +21,7 @@ pub use volumes::VolumeClaim;
 use template::{Container, Spec};
 use usage::ReadGpus;
 
-use kai_engine::model::{GangKey, Millis, PodKind, PodPhase, PodSpec, TaskRank};
+use kai_engine::model::{GangKey, Millis, PodKind, PodPhase, PodSpec, TaskRank, UsedVolumes};
 use serde::Deserialize;
 
 use crate::error::FieldError;
@@ -279,6 +279,7 @@ impl Pod {
             background: false,
             requests,
             constraints,
+            volumes: UsedVolumes::default(),
             labels: self.metadata.labels.to_labels(),
             rank: self.rank(),
             nominated_node: given(&self.status.nominated_node_name),

@@ -160,6 +160,7 @@ fn restrict(informers: &Informers, knowledge: &Knowledge) {
                 informers.restrict::<kai_api::PersistentVolume>(None);
                 informers.restrict::<kai_api::PersistentVolumeClaim>(None);
                 informers.restrict::<kai_api::StorageClass>(None);
+                informers.restrict::<kai_api::CsiNode>(None);
             }
             List::ConfigMaps => informers.restrict::<kai_api::ConfigMap>(None),
         }

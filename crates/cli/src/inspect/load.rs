@@ -154,6 +154,7 @@ struct Objects {
     volumes: Vec<kai_api::PersistentVolume>,
     claims: Vec<kai_api::PersistentVolumeClaim>,
     storage_classes: Vec<kai_api::StorageClass>,
+    csi_nodes: Vec<kai_api::CsiNode>,
     /// ConfigMaps of pending pods that exist.
     config_maps: Vec<ObjectKey>,
 }
@@ -192,7 +193,20 @@ impl Lists<'_> {
     async fn objects(&mut self) -> Result<Objects, Error> {
         let all = Selection::default();
         let client = self.client;
-        let (nodes, queues, topologies, classes, pod_groups, bind_requests, pods, volumes, claims, storage_classes) = tokio::join!(
+        let (
+            nodes,
+            queues,
+            topologies,
+            classes,
+            pod_groups,
+            bind_requests,
+            pods,
+            volumes,
+            claims,
+            storage_classes,
+            csi_nodes,
+        ) = tokio::join!(
+            client.list(&all),
             client.list(&all),
             client.list(&all),
             client.list(&all),
@@ -215,6 +229,7 @@ impl Lists<'_> {
             volumes: self.note(List::Volumes, volumes)?,
             claims: self.or_of_namespace(List::Volumes, claims).await?,
             storage_classes: self.note(List::Volumes, storage_classes)?,
+            csi_nodes: self.note(List::Volumes, csi_nodes)?,
             config_maps: Vec::new(),
         };
         self.missing.sort_by_key(|missing| missing.list);
@@ -430,6 +445,7 @@ fn apply(mirror: &mut ClusterMirror, engine: &mut Cluster, objects: Objects, con
     for class in objects.storage_classes {
         mirror.apply_storage_class(&Arc::new(class));
     }
+    objects.csi_nodes.iter().for_each(|node| mirror.apply_csi_node(node));
     objects.config_maps.iter().for_each(|key| mirror.apply_config_map(key));
     if config_maps_known {
         mirror.config_maps_synced();

@@ -13,10 +13,12 @@ use super::protected_keys;
 use super::trusted_users::UserMatcher;
 
 /// Names of the policies of this file.
-pub(super) const NAMES: [&str; 6] = [
+pub(super) const NAMES: [&str; 8] = [
     "kai-own-specs",
     "kai-own-pod-status",
     "kai-binder-keys",
+    "kai-binder-volumes",
+    "kai-binder-volume-claims",
     "kai-node-agent-nodes",
     "kai-node-agent-pods",
     "kai-reservation-pods",
@@ -51,6 +53,25 @@ const KUBELET_STATUS_FIELDS: [&str; 11] = [
     "ephemeralContainerStatuses",
 ];
 
+/// Fields of a volume that can be changed after its creation, apart from `claimRef`.
+const VOLUME_FIELDS: [&str; 9] = [
+    "capacity",
+    "accessModes",
+    "persistentVolumeReclaimPolicy",
+    "storageClassName",
+    "mountOptions",
+    "volumeMode",
+    "nodeAffinity",
+    "volumeAttributesClassName",
+    "csi",
+];
+
+const VOLUME_CHANGED: &str = "PersistentVolume: the binder's account writes spec.claimRef and its annotation \
+                              pv.kubernetes.io/bound-by-controller, and nothing else; use another account";
+const VOLUME_TAKEN: &str = "PersistentVolume: spec.claimRef: the binder's account gives a volume to a claim only if it has none, and takes \
+                            none away that is bound; use another account";
+const CLAIM_CHANGED: &str = "PersistentVolumeClaim: the binder's account writes the annotation \
+                             volume.kubernetes.io/selected-node, and nothing else; use another account";
 const SPEC_CHANGED: &str = "spec: this account of the scheduler does not change specs; use another account";
 const METADATA_CHANGED: &str = "metadata: the scheduler's accounts do not change owner references or finalizers of pods and nodes; use \
                                 another account";
@@ -67,7 +88,17 @@ const OTHER_POD: &str = "Pod: the account of reservation pods writes the pod tha
 
 /// All policies, without bindings.
 pub(super) fn policies(settings: &Settings) -> Vec<Value> {
-    let [specs, status, binder_keys, agent_nodes, agent_pods, reservation_pods] = NAMES;
+    let [
+        specs,
+        status,
+        binder_keys,
+        volumes,
+        volume_claims,
+        agent_nodes,
+        agent_pods,
+        reservation_pods,
+    ] = NAMES;
+    let of_binders = [by_one_of("binder", &binders(settings))];
     let of_all = [by_one_of("ours", &all_accounts(settings))];
     let of_agents = [by_one_of("node-agent", &[agent(settings)])];
     let of_reservations = [by_one_of("reservation", &[reservation(settings)])];
@@ -88,6 +119,34 @@ pub(super) fn policies(settings: &Settings) -> Vec<Value> {
             &[pod_rule(), binding_rule()],
             &[of_installation(settings), not_binder(settings)],
             &[binder_validation()],
+        ),
+        policy(
+            volumes,
+            &[rule(
+                "",
+                &["persistentvolumes", "persistentvolumes/status"],
+                &["UPDATE"],
+                "Cluster",
+            )],
+            &of_binders,
+            &volume_validations(),
+        ),
+        policy(
+            volume_claims,
+            &[rule(
+                "",
+                &["persistentvolumeclaims", "persistentvolumeclaims/status"],
+                &["UPDATE"],
+                "Namespaced",
+            )],
+            &of_binders,
+            &[
+                deny_unless(
+                    &format!("({}) && ({})", unchanged("spec"), unchanged("status")),
+                    CLAIM_CHANGED,
+                ),
+                deny_unless(&metadata_unchanged_but(keys::VOLUME_SELECTED_NODE), CLAIM_CHANGED),
+            ],
         ),
         policy(
             agent_nodes,
@@ -189,9 +248,55 @@ fn of_installation(settings: &Settings) -> Value {
     condition("ours", prefixes.join(" || "))
 }
 
+fn binders(settings: &Settings) -> Vec<String> {
+    let binders = BINDERS.iter().map(|role| account(&settings.system_namespace, role));
+    binders.collect()
+}
+
 fn not_binder(settings: &Settings) -> Value {
-    let binders = BINDERS.map(|role| account(&settings.system_namespace, role));
-    condition("not-binder", format!("!({})", is_one_of(&binders)))
+    condition("not-binder", format!("!({})", is_one_of(&binders(settings))))
+}
+
+/// The binder gives a volume without a claim to one, or takes it back while the claim is not bound to it.
+fn volume_validations() -> Vec<Value> {
+    let claim = "spec.claimRef";
+    let is_bound = "has(oldObject.status) && has(oldObject.status.phase) && oldObject.status.phase == 'Bound'";
+    let same = |field: &str| unchanged(&format!("{claim}.{field}"));
+    let of_same_claim = format!(
+        "!has(object.{claim}) || !has(oldObject.{claim}) || (({}) && ({}))",
+        same("namespace"),
+        same("name")
+    );
+    vec![
+        deny_unless(
+            &format!(
+                "({}) && ({})",
+                unchanged_fields("spec", &VOLUME_FIELDS),
+                unchanged("status")
+            ),
+            VOLUME_CHANGED,
+        ),
+        deny_unless(
+            &metadata_unchanged_but(keys::VOLUME_BOUND_BY_CONTROLLER),
+            VOLUME_CHANGED,
+        ),
+        deny_unless(
+            &format!("({}) || (!({is_bound}) && ({of_same_claim}))", unchanged(claim)),
+            VOLUME_TAKEN,
+        ),
+    ]
+}
+
+/// Whether labels, owner references, finalizers and all annotations but one are unchanged, as a CEL expression.
+fn metadata_unchanged_but(annotation: &str) -> String {
+    let (new, old) = ("object.metadata.annotations", "oldObject.metadata.annotations");
+    let others = ["labels", "ownerReferences", "finalizers"]
+        .map(|field| format!("({})", unchanged(&format!("metadata.{field}"))));
+    format!(
+        "{} && (!has({new}) || {new}.all(key, key == '{annotation}' || (has({old}) && key in {old} && {old}[key] == {new}[key]))) && \
+         (!has({old}) || {old}.all(key, key == '{annotation}' || (has({new}) && key in {new})))",
+        others.join(" && ")
+    )
 }
 
 /// No account but the binder's writes the GPUs and limits of a pod, on the pod or by way of a Binding.

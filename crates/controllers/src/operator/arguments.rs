@@ -151,7 +151,7 @@ pub(super) fn binder(
     names.gpu_sharing(flags);
     flags.set_some("max-concurrent-reconciles", config.max_concurrent_reconciles);
     flags.set_some("plugins", binder_plugins(config, facts));
-    flags.set_some("volume-binding-timeout", config.volume_binding_timeout_seconds);
+    flags.set_some("volume-binding-timeout", config.volume_binding_timeout());
     let reservation = names.reservation;
     // A process that runs all roles need not know its image; the binder has a flag for the image of reservation pods.
     if installation.runner == Runner::Deployments || reservation.image.is_some() {

@@ -127,6 +127,10 @@ fn reason(path: &[&str], spec: &Value, runner: Runner, facts: ClusterFacts) -> O
     if is_suppressed(path, spec) {
         return Some("OpenShift assigns security contexts");
     }
+    let is_timeout = starts_with(path, "binder.volumeBindingTimeoutSeconds");
+    if is_timeout && spec[path[0]][path[1]].as_i64().is_some_and(|seconds| seconds < 1) {
+        return Some("it must be at least 1; the binder waits for its default time");
+    }
     let in_one_process = runner == Runner::Process && IN_ONE_PROCESS.iter().any(|prefix| starts_with(path, prefix));
     if in_one_process {
         return Some("the Deployment of kai all has it");

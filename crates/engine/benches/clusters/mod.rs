@@ -10,7 +10,7 @@ use kai_engine::Cluster;
 use kai_engine::model::{
     Action, Config, Constraints, EnforcementTier, Event, FractioningCondition, GangKey, GangSpec, GpuFraction,
     GpuRequest, Gpus, Labels, MemoryKind, MigStrategy, Millis, NodeSpec, PodKind, PodPhase, PodSpec, Preemptibility,
-    QueueSpec, Quota, Requests, ResourceQuota, TaskRank, TopologyConstraint, TopologyLevel, TopologySpec,
+    QueueSpec, Quota, Requests, ResourceQuota, TaskRank, TopologyConstraint, TopologyLevel, TopologySpec, UsedVolumes,
 };
 
 /// GPUs per node.
@@ -263,6 +263,7 @@ impl Job {
                 extended: Vec::new(),
             },
             constraints: self.constraints.clone(),
+            volumes: UsedVolumes::default(),
             labels: self.labels.clone(),
             rank: TaskRank::default(),
             nominated_node: None,

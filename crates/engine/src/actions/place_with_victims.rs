@@ -7,7 +7,7 @@ use crate::cycle::Cycle;
 use crate::fit::fits_empty_node;
 use crate::gangs::Candidates;
 use crate::ids::{GangId, PodId, QueueId, ShapeId};
-use crate::ledger::{Checkpoint, Ledger};
+use crate::ledger::{Checkpoint, Ledger, VolumeSignature};
 use crate::model::{Action, Preemptibility};
 use crate::place::static_check;
 use crate::report::SearchResult;
@@ -206,7 +206,7 @@ struct Signature {
     queue: Option<QueueId>,
     priority: i32,
     preemptibility: Preemptibility,
-    pods: Vec<(Option<u32>, ShapeId)>,
+    pods: Vec<(Option<u32>, ShapeId, Option<VolumeSignature>)>,
     /// The gang itself, if no other gang has its signature.
     unlike_others: Option<GangId>,
     topology: Vec<Option<std::sync::Arc<crate::model::TopologyConstraint>>>,
@@ -215,9 +215,12 @@ struct Signature {
 impl Signature {
     fn of(ledger: &Ledger, action: Action, queue: QueueId, gang: GangId, pods: &[PodId]) -> Signature {
         let row = ledger.gang(gang);
-        let mut shapes: Vec<(Option<u32>, ShapeId)> = pods
+        let mut shapes: Vec<(Option<u32>, ShapeId, Option<VolumeSignature>)> = pods
             .iter()
-            .map(|pod| (ledger.pod(*pod).pod_set, ledger.pod(*pod).shape))
+            .map(|pod| {
+                let row = ledger.pod(*pod);
+                (row.pod_set, row.shape, ledger.volume_signature(*pod))
+            })
             .collect();
         shapes.sort_unstable();
         let of_sub_groups = row.sub_groups.iter().map(|group| group.topology.clone());

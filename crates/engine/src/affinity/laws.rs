@@ -13,7 +13,7 @@ use crate::ledger::Ledger;
 use crate::model::{
     Affinity, Config, Constraints, EnforcementTier, Event, FractioningCondition, LabelSelector, Labels, MemoryKind,
     MigStrategy, Millis, NodeSpec, Operator, PodAffinityTerm, PodKind, PodPhase, PodSpec, Requests, Requirement,
-    TaskRank, WeightedPodAffinityTerm,
+    TaskRank, UsedVolumes, WeightedPodAffinityTerm,
 };
 use crate::place::InterPodRules;
 use crate::reasons::{Check, Refusal};
@@ -166,6 +166,7 @@ fn pod(name: u8, plan: &PodPlan) -> PodSpec {
         background: false,
         gpu_groups: Vec::new(),
         requests: Requests::default(),
+        volumes: UsedVolumes::default(),
         constraints: Constraints {
             affinity: affinity(&plan.required_affinity, plan.preferred_affinity.as_ref()),
             anti_affinity: affinity(&plan.required_anti_affinity, plan.preferred_anti_affinity.as_ref()),

@@ -6,7 +6,7 @@ use crate::affinity::buckets::{TERMS_OF_ALL_MAX, TERMS_OF_NAMESPACE_MAX};
 use crate::model::{
     Affinity, Config, Constraints, EnforcementTier, Event, FractioningCondition, LabelSelector, Labels, MemoryKind,
     MigStrategy, Millis, NodeSpec, Operator, PodAffinityTerm, PodKind, PodPhase, PodSpec, Requests, Requirement,
-    TaskRank,
+    TaskRank, UsedVolumes,
 };
 use crate::reasons::AffinityTermBound;
 use crate::steps;
@@ -33,6 +33,7 @@ fn pod(namespace: &str, number: u32) -> PodSpec {
         gpu_groups: Vec::new(),
         requests: Requests::default(),
         constraints: Constraints::default(),
+        volumes: UsedVolumes::default(),
         labels: Labels::from([("app".to_owned(), format!("a{number}"))]),
         rank: TaskRank::default(),
         nominated_node: None,

@@ -31,6 +31,10 @@ impl Cluster {
                 self.domains.specs.remove(&name);
                 self.domains.clear();
             }
+            Event::AttachLimits(limits) => {
+                let node = self.ledger.symbols.intern(&limits.node);
+                self.ledger.attachments.set_limits(node, &limits);
+            }
             Event::VolumePool(spec) => {
                 self.explanations.rejections.clear();
                 self.volume_pools.insert(spec);

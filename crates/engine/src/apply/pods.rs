@@ -5,10 +5,10 @@ use std::sync::Arc;
 use crate::affinity::TermsState;
 use crate::cluster::Cluster;
 use crate::ids::{GangId, PodId, ShapeId, Symbol};
-use crate::model::{AFFINITY_TERMS_MAX, Constraints, Millis, PodKind, PodPhase, PodSpec, TaskRank};
+use crate::model::{AFFINITY_TERMS_MAX, Constraints, Millis, PodKind, PodPhase, PodSpec, TaskRank, UsedVolumes};
 use crate::reasons::Refusal;
 use crate::report::Status;
-use crate::tables::{ChosenVolume, ChosenVolumes, PackedLabels, Placement, Pod, add_row};
+use crate::tables::{ChosenVolume, ChosenVolumes, PackedLabels, Placement, Pod, PodVolumes, add_row};
 
 impl Cluster {
     pub(super) fn apply_pod(&mut self, mut spec: PodSpec) {
@@ -97,6 +97,7 @@ impl Cluster {
             nominated: spec.nominated_node.as_deref().map(|name| symbols.intern(name)),
             refused: spec.refused.map(Box::new),
             claims: None,
+            volumes: pod_volumes(spec.volumes),
             observed_node_name: None,
             observed: Placement::none(Status::Unknown),
             placement: Placement::none(Status::Unknown),
@@ -174,6 +175,21 @@ fn names_of_claims(constraints: &mut Constraints) -> Option<Box<[Arc<str>]>> {
     let names = claims.iter_mut().map(|claim| std::mem::take(&mut claim.claim).into());
     let names: Box<[Arc<str>]> = names.collect();
     (!names.is_empty()).then_some(names)
+}
+
+fn pod_volumes(used: UsedVolumes) -> Option<Arc<PodVolumes>> {
+    let UsedVolumes {
+        exclusive_claims,
+        attached,
+    } = used;
+    let volumes = PodVolumes {
+        exclusive_claims: exclusive_claims.into_iter().map(Arc::from).collect(),
+        attached: attached
+            .into_iter()
+            .map(|(driver, volumes)| (driver.into(), volumes.into_iter().map(Arc::from).collect()))
+            .collect(),
+    };
+    (volumes.count() > 0).then(|| Arc::new(volumes))
 }
 
 /// The volumes that a binding in flight takes.
@@ -254,6 +270,7 @@ fn absent_pod() -> Pod {
         nominated: None,
         refused: None,
         claims: None,
+        volumes: None,
         observed_node_name: None,
         observed: Placement::none(Status::Unknown),
         placement: Placement::none(Status::Unknown),

@@ -110,7 +110,7 @@ impl Cluster {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Config, Event, Labels, Millis, PodKind, PodPhase, PodSpec, TaskRank};
+    use crate::model::{Config, Event, Labels, Millis, PodKind, PodPhase, PodSpec, TaskRank, UsedVolumes};
 
     /// A pod with a node selector of its own.
     fn pod(number: usize) -> PodSpec {
@@ -131,6 +131,7 @@ mod tests {
             background: false,
             gpu_groups: Vec::new(),
             requests: Requests::default(),
+            volumes: UsedVolumes::default(),
             constraints: Constraints {
                 node_selector: selector.into(),
                 ..Constraints::default()

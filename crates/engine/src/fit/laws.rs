@@ -12,7 +12,7 @@ use crate::ledger::Ledger;
 use crate::model::{
     Constraints, EnforcementTier, Event, FractioningCondition, GpuFraction, GpuRequest, Labels, MemoryKind,
     MigStrategy, Millis, NodeSpec, PlacementStrategies, PlacementStrategy, PodKind, PodPhase, PodSpec, Requests,
-    TaskRank,
+    TaskRank, UsedVolumes,
 };
 use crate::place::{NodeScoring, choose_devices};
 use crate::report::Status;
@@ -143,6 +143,7 @@ fn pod(name: String, requests: &Requests) -> PodSpec {
         gpu_groups: Vec::new(),
         requests: requests.clone(),
         constraints: Constraints::default(),
+        volumes: UsedVolumes::default(),
         labels: Labels::new(),
         rank: TaskRank::default(),
         nominated_node: None,

@@ -3,7 +3,7 @@ use crate::Cluster;
 use crate::model::{
     Config, Constraints, EnforcementTier, Event, FractioningCondition, GangKey, GangSpec, Labels, MemoryKind,
     MigStrategy, Millis, NodeSpec, PodKind, PodPhase, PodSpec, Preemptibility, QueueSpec, Quota, Requests,
-    SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX, SubGroupSpec,
+    SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX, SubGroupSpec, UsedVolumes,
 };
 use crate::reasons::{Reason, SubGroupExcess};
 use crate::report::Status;
@@ -88,6 +88,7 @@ fn pod(at: usize, node: Option<&str>, sub_group: &str) -> PodSpec {
             ..Requests::default()
         },
         constraints: Constraints::default(),
+        volumes: UsedVolumes::default(),
         labels: Labels::new(),
         rank: TaskRank::default(),
         nominated_node: None,

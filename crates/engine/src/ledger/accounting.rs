@@ -135,6 +135,7 @@ impl Ledger {
 impl Ledger {
     pub(super) fn add_to_node(&mut self, pod: PodId, placement: &Placement) {
         self.use_volumes(placement, 1);
+        self.use_attachments(pod, placement.node, placement.status, 1);
         let Some(node) = placement.node.filter(|_| placement.status.is_active_used()) else {
             return;
         };
@@ -146,6 +147,7 @@ impl Ledger {
 
     pub(super) fn remove_from_node(&mut self, pod: PodId, placement: &Placement) {
         self.use_volumes(placement, -1);
+        self.use_attachments(pod, placement.node, placement.status, -1);
         let Some(node) = placement.node.filter(|_| placement.status.is_active_used()) else {
             return;
         };

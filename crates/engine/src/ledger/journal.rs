@@ -38,6 +38,12 @@ pub(super) enum Undo {
         volumes: Arc<[ChosenVolume]>,
         sign: i32,
     },
+    Attachments {
+        pod: PodId,
+        node: Option<NodeId>,
+        status: Status,
+        sign: i32,
+    },
     PodAdded {
         node: NodeId,
     },
@@ -115,6 +121,7 @@ impl Ledger {
             | Undo::Extended { .. }
             | Undo::GpuGroup { .. }
             | Undo::Volumes { .. }
+            | Undo::Attachments { .. }
             | Undo::PodAdded { .. }
             | Undo::PodRemoved { .. } => None,
         });
@@ -160,6 +167,12 @@ impl Ledger {
             }
             Undo::GpuGroup { node, id, old } => self.restore_gpu_group(node, id, old),
             Undo::Volumes { node, volumes, sign } => self.volumes.count(node, &volumes, -sign),
+            Undo::Attachments {
+                pod,
+                node,
+                status,
+                sign,
+            } => self.undo_attachments(pod, node, status, sign),
             Undo::PodAdded { node } => {
                 if let Some(pod) = self.nodes[node.index()].pods.pop() {
                     self.count_terms(pod, node, -1);

@@ -5,6 +5,7 @@
 //! more than its own changes: [`Ledger::checkpoint`], try, [`Ledger::rollback`]. The ledger decides nothing.
 
 mod accounting;
+mod attachments;
 mod changed_nodes;
 mod cores;
 mod journal;
@@ -18,6 +19,7 @@ use crate::ids::{GangId, NodeId, PodId, QueueId, ShapeId};
 use crate::intern::Symbols;
 use crate::tables::{Gang, Node, Pod, Queue, Shape};
 
+pub(crate) use attachments::{Attachments, VolumeSignature};
 use changed_nodes::ChangedNodes;
 pub(crate) use cores::{CoreChange, QueueRequest};
 pub(crate) use journal::Checkpoint;
@@ -43,6 +45,8 @@ pub(crate) struct Ledger {
     pub(crate) background_pods: usize,
     /// The volumes and claims that placements use.
     pub(crate) volumes: VolumeUses,
+    /// The claims and volumes that pods use, by the status of the pods.
+    pub(crate) attachments: Attachments,
     /// Number of rows in `nodes` that hold a node.
     pub(crate) present_nodes: usize,
     /// See [`Ledger::note_work`].

@@ -68,7 +68,9 @@ impl Ledger {
         let old = self.pod(pod).placement.clone();
         let Some(node) = old.node else { return false };
         self.remove_from_node(pod, &old);
-        if !fits_on_gpus(self.node(node), self.shape_of(pod), &old.gpu_groups, When::Now) {
+        let fits = fits_on_gpus(self.node(node), self.shape_of(pod), &old.gpu_groups, When::Now)
+            && self.check_attachments(pod, node, When::Now).is_ok();
+        if !fits {
             return false;
         }
         let new = Placement {
@@ -165,7 +167,7 @@ impl Ledger {
             self.shape_of(pod),
             &placement.gpu_groups,
             When::AfterRelease,
-        )
+        ) && self.check_attachments(pod, node, When::AfterRelease).is_ok()
     }
 }
 

@@ -35,7 +35,7 @@ pub use queue::{QueueSpec, Usage};
 pub use resources::{PerResource, QueueResources};
 pub use selector::{LabelSelector, Labels, NodeSelectorTerm, Operator, Requirement, WeightedNodeTerm};
 pub use topology::{TopologyLevel, TopologySpec};
-pub use volume::{FreeVolume, NewVolumes, UnboundClaim, VolumeChoice, VolumePoolSpec};
+pub use volume::{AttachLimits, FreeVolume, NewVolumes, UnboundClaim, UsedVolumes, VolumeChoice, VolumePoolSpec};
 
 /// A change of one object. The order of events about different objects has no effect on decisions.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,6 +62,8 @@ pub enum Event {
     Topology(TopologySpec),
     /// The topology of this name was removed.
     TopologyGone(String),
+    /// The attach limits of a node changed.
+    AttachLimits(AttachLimits),
     /// A pool of volumes was added or changed.
     VolumePool(VolumePoolSpec),
     /// The pool of this name was removed.

@@ -1,8 +1,8 @@
 //! Pods.
 
 use super::{
-    GangKey, GpuFraction, LabelSelector, Labels, Millis, NodeSelectorTerm, ShareTerms, UnboundClaim, VolumeChoice,
-    WeightedNodeTerm,
+    GangKey, GpuFraction, LabelSelector, Labels, Millis, NodeSelectorTerm, ShareTerms, UnboundClaim, UsedVolumes,
+    VolumeChoice, WeightedNodeTerm,
 };
 use crate::reasons::Refusal;
 use crate::steps;
@@ -42,6 +42,8 @@ pub struct PodSpec {
     pub requests: Requests,
     /// Limits on the nodes where the pod can run.
     pub constraints: Constraints,
+    /// The volumes of the pod that other pods can miss.
+    pub volumes: UsedVolumes,
     /// Labels; affinity terms of other pods read them.
     pub labels: Labels,
     /// Rank within the gang.

@@ -1,5 +1,6 @@
 //! Volumes that pods still have to get.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::NodeSelectorTerm;
@@ -53,4 +54,22 @@ pub struct VolumeChoice {
     pub claim: String,
     /// The volume; `None` = a new one for the pod's node.
     pub volume: Option<String>,
+}
+
+/// What a pod uses, or will use, of the volumes that its claims are bound to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UsedVolumes {
+    /// Unique names of claims that one pod alone can use.
+    pub exclusive_claims: BTreeSet<String>,
+    /// Unique names of the volumes that a driver attaches to the pod's node, by driver. Pods of one node may share a volume.
+    pub attached: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// How many volumes a node takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttachLimits {
+    /// The node.
+    pub node: String,
+    /// The most different volumes by driver; drivers that are not named have no limit.
+    pub volumes: Vec<(String, u32)>,
 }

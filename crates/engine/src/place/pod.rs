@@ -88,6 +88,9 @@ impl NodeFilter<'_> {
             Some(rules) => rules.choose(node)?,
             None => None,
         };
+        if !ledger.can_attach(pod, node, When::AfterRelease) {
+            return None;
+        }
         let devices = if shape.is_shared() {
             let only_pipeline = self.mode == PlacementMode::Simulated;
             Some(choose_devices(ledger, pod, node, &self.scoring, only_pipeline)?)
@@ -158,6 +161,9 @@ impl Cycle<'_> {
             return false;
         }
         let gang = ledger.gang(attempt.gang);
+        if ledger.has_claim_in_use(pod, When::AfterRelease) {
+            return false;
+        }
         let volumes = match &row.claims {
             Some(_) => {
                 self.volume_pools.update_for(ledger, pod);
@@ -222,6 +228,7 @@ impl Cycle<'_> {
                 (Default::default(), !fits_now)
             }
         };
+        let must_wait = must_wait || ledger.check_attachments(pod, node, When::Now).is_err();
         if mode == PlacementMode::Real && !must_wait {
             return self.ledger.bind(pod, node, gpu_groups, volumes);
         }

@@ -442,7 +442,7 @@ mod tests {
     use crate::clusters;
     use crate::model::{
         Constraints, Event, GpuFraction, GpuRequest, Labels, PlacementStrategy, PodKind, PodPhase, PodSpec, Requests,
-        TaskRank,
+        TaskRank, UsedVolumes,
     };
 
     /// The best node by an index of the shape, and by the index of its GPU request.
@@ -519,6 +519,7 @@ mod tests {
                 ..Requests::default()
             },
             constraints: Constraints::default(),
+            volumes: UsedVolumes::default(),
             labels: Labels::new(),
             rank: TaskRank::default(),
             nominated_node: None,

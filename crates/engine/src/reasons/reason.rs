@@ -210,6 +210,10 @@ pub enum Check {
     VolumeNodes,
     /// A claim of the pod has no volume yet and can't get one there.
     VolumesToBind,
+    /// Another pod uses a claim of the pod that one pod alone can use.
+    ExclusiveClaim,
+    /// The node can't attach the volumes of the pod besides those that it has.
+    AttachLimit,
     /// What the pod would be charged on the node exceeds a queue bound.
     QueueBound,
     /// Outside the topology domain.

@@ -513,6 +513,8 @@ fn relax(trials: &mut Trials<'_>, base: &Outcome) -> Option<Vec<Step>> {
         | Check::Fractioning(_)
         | Check::VolumeNodes
         | Check::VolumesToBind
+        | Check::ExclusiveClaim
+        | Check::AttachLimit
         | Check::QueueBound => None,
     };
     let mut constraints: Vec<Constraint> = match base.failure(trials.gang)? {

@@ -159,6 +159,11 @@ impl Cluster {
             gpu_groups: Vec::new(),
             requests,
             constraints,
+            volumes: row
+                .volumes
+                .as_ref()
+                .map(|volumes| volumes.to_spec())
+                .unwrap_or_default(),
             labels: row
                 .labels
                 .pairs()

@@ -118,6 +118,8 @@ fn missing(node: &Node, shape: &Shape, check: Check) -> (i64, i64) {
         | Check::Fractioning(_)
         | Check::VolumeNodes
         | Check::VolumesToBind
+        | Check::ExclusiveClaim
+        | Check::AttachLimit
         | Check::QueueBound
         | Check::Domain => (0, 0),
     };

@@ -13,7 +13,7 @@ use crate::ids::{NodeId, PodId, ShapeId};
 use crate::model::{
     Config, Constraints, EnforcementTier, Event, FractioningCondition, GpuFraction, GpuRequest, Labels, MemoryKind,
     MigStrategy, Millis, NodeSelectorTerm, NodeSpec, Operator, PlacementStrategies, PlacementStrategy, PodKind,
-    PodPhase, PodSpec, Requests, Requirement, TaskRank,
+    PodPhase, PodSpec, Requests, Requirement, TaskRank, UsedVolumes,
 };
 use crate::place::frag::{PriceState, Prices};
 use crate::place::shape_index::ShapeIndex;
@@ -384,6 +384,7 @@ pub(crate) fn pod_spec(arrival: u64, pod: &TracePod) -> PodSpec {
             gpu,
             extended: Vec::new(),
         },
+        volumes: UsedVolumes::default(),
         constraints: Constraints {
             required_nodes: (!pod.models.is_empty()).then(|| vec![of_models()]),
             ..Constraints::default()

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::affinity::{LabelSetMember, TermsState};
 use crate::ids::{GangId, GpuGroupId, NodeId, ShapeId, Symbol};
-use crate::model::{Millis, PodKind, TaskRank};
+use crate::model::{Millis, PodKind, TaskRank, UsedVolumes};
 use crate::reasons::Refusal;
 use crate::report::Status;
 use crate::tables::PackedLabels;
@@ -23,6 +23,34 @@ pub(crate) struct ChosenVolume {
     pub(crate) claim: Arc<str>,
     /// `None` = a new volume for the pod's node.
     pub(crate) volume: Option<Arc<str>>,
+}
+
+/// What a pod uses of volumes that are bound or will be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PodVolumes {
+    /// Claims that one pod alone can use.
+    pub(crate) exclusive_claims: Box<[Arc<str>]>,
+    /// Volumes to be attached to the pod's node, by driver.
+    pub(crate) attached: Box<[(Arc<str>, Box<[Arc<str>]>)]>,
+}
+
+impl PodVolumes {
+    pub(crate) fn count(&self) -> usize {
+        let attached = self.attached.iter().map(|(_, of_driver)| of_driver.len());
+        self.exclusive_claims.len() + attached.sum::<usize>()
+    }
+
+    pub(crate) fn to_spec(&self) -> UsedVolumes {
+        let names = |names: &[Arc<str>]| names.iter().map(|name| name.to_string()).collect();
+        UsedVolumes {
+            exclusive_claims: names(&self.exclusive_claims),
+            attached: self
+                .attached
+                .iter()
+                .map(|(driver, volumes)| (driver.to_string(), names(volumes)))
+                .collect(),
+        }
+    }
 }
 
 /// Status, node, GPU groups and volumes of a pod, as accounted.
@@ -73,6 +101,8 @@ pub(crate) struct Pod {
     pub(crate) refused: Option<Box<Refusal>>,
     /// The names of the shape's claims, in the same order; `None` if there are none.
     pub(crate) claims: Option<Box<[Arc<str>]>>,
+    /// `None` = the pod uses no volume that another pod could miss.
+    pub(crate) volumes: Option<Arc<PodVolumes>>,
     /// Name of the node of `observed`, also while the engine knows no such node.
     pub(crate) observed_node_name: Option<Symbol>,
     /// The placement that events show, or that a reported decision assumes.

@@ -7,6 +7,7 @@ use crate::cycle::Cycle;
 use crate::ids::{GangId, PodId};
 use crate::report::Status;
 use crate::share;
+use crate::tables::When;
 use crate::victims::by_gang::VictimsByGang;
 use crate::victims::simulate::{VictimOutcome, victim_outcome};
 use crate::victims::solve::Search;
@@ -101,6 +102,10 @@ impl Cycle<'_> {
         };
         if ledger.still_fits(pod) {
             return true;
+        }
+        // The pod that takes its claim may be pipelined to another node.
+        if ledger.has_claim_in_use(pod, When::AfterRelease) {
+            return false;
         }
         let pods = &ledger.node(node).pods;
         ledger.note_work(pods.len());

@@ -8,7 +8,7 @@ use super::super::kai_engine::model::{
 };
 use super::super::kai_engine::reasons::Resource;
 use super::super::kai_engine::report::{Decision, Report, Status};
-use super::{MIB, World};
+use super::{MIB, World, attach_limits};
 
 /// A pod with a node.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,6 +100,29 @@ pub(crate) fn after_decisions(world: &World, before: &PlacedPods, report: &Repor
 
 /// Load and capacity, by a name for people.
 pub(crate) type Loads = BTreeMap<String, (i64, Option<i64>)>;
+
+/// Volumes on each node and its limit, and pods by claim that one pod alone can use.
+pub(crate) fn volume_loads(placed: &[&PlacedPod]) -> Loads {
+    let limits: BTreeMap<String, i64> = attach_limits()
+        .map(|limits| (limits.node, i64::from(limits.volumes[0].1)))
+        .collect();
+    let mut volumes: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut loads = Loads::new();
+    for placed_pod in placed {
+        let used = &placed_pod.pod.volumes;
+        let attached = used.attached.values().flatten().map(String::as_str);
+        volumes.entry(&placed_pod.node).or_default().extend(attached);
+        for claim in &used.exclusive_claims {
+            loads.entry(claim.clone()).or_insert((0, Some(1))).0 += 1;
+        }
+    }
+    let of_nodes = volumes.into_iter().filter_map(|(node, volumes)| {
+        let limit = limits.get(node)?;
+        Some((format!("{node} volumes"), (volumes.len() as i64, Some(*limit))))
+    });
+    loads.extend(of_nodes);
+    loads
+}
 
 /// Load and capacity of each resource of each node.
 pub(crate) fn node_loads<'a>(nodes: impl Iterator<Item = &'a NodeSpec>, placed: &[&PlacedPod]) -> Loads {

@@ -12,18 +12,18 @@ use std::sync::Arc;
 
 use super::kai_engine::Cluster;
 use super::kai_engine::model::{
-    BindInFlight, Config, Constraints, Event, FractioningCondition, FreeVolume, GangKey, GangSpec, GpuFraction,
-    GpuRequest, HostPort, LabelSelector, MemoryKind, MigStrategy, Millis, NewVolumes, NodeCondition, NodeSelectorTerm,
-    NodeSpec, Operator, PodAffinityTerm, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests, Requirement,
-    ResourceQuota, SubGroupSpec, Taint, TaintEffect, TaskRank, Toleration, TopologyConstraint, TopologyLevel,
-    TopologySpec, UnboundClaim, Usage, VolumePoolSpec,
+    AttachLimits, BindInFlight, Config, Constraints, Event, FractioningCondition, FreeVolume, GangKey, GangSpec,
+    GpuFraction, GpuRequest, HostPort, LabelSelector, MemoryKind, MigStrategy, Millis, NewVolumes, NodeCondition,
+    NodeSelectorTerm, NodeSpec, Operator, PodAffinityTerm, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests,
+    Requirement, ResourceQuota, SubGroupSpec, Taint, TaintEffect, TaskRank, Toleration, TopologyConstraint,
+    TopologyLevel, TopologySpec, UnboundClaim, Usage, UsedVolumes, VolumePoolSpec,
 };
 use super::kai_engine::reasons::Refusal;
 use super::kai_engine::report::{Decision, Report};
 use account::{PlacedPods, fits, placed_pods};
 use plan::{
-    ClaimPlan, GangPlan, Gpu, Level, NodeKind, NodePlan, Pace, QueuePlan, Rule, Scene, Shape, SpecialPod, Step,
-    TopologyPlan,
+    AttachPlan, ClaimPlan, GangPlan, Gpu, Level, NodeKind, NodePlan, Pace, QueuePlan, Rule, Scene, Shape, SpecialPod,
+    Step, TopologyPlan,
 };
 
 pub(crate) const MIB: i64 = 1 << 20;
@@ -103,6 +103,9 @@ impl World {
         world.apply(Event::Topology(topology()));
         for pool in volume_pools() {
             world.apply(Event::VolumePool(pool));
+        }
+        for limits in attach_limits() {
+            world.apply(Event::AttachLimits(limits));
         }
         for (at, plan) in scene.nodes.iter().enumerate() {
             world.apply(Event::Node(node(&format!("n{at}"), plan)));
@@ -195,6 +198,7 @@ impl World {
     /// All objects as one event each.
     pub(crate) fn snapshot(&self) -> Vec<Event> {
         let mut events = vec![Event::Topology(topology())];
+        events.extend(attach_limits().map(Event::AttachLimits));
         events.extend(self.pools.values().cloned().map(Event::VolumePool));
         events.extend(self.nodes.values().cloned().map(Event::Node));
         events.extend(self.queues.values().cloned().map(Event::Queue));
@@ -227,7 +231,7 @@ impl World {
             Event::Usage(usage) => drop(self.usage.insert(usage.queue.clone(), usage)),
             Event::VolumePool(pool) => drop(self.pools.insert(pool.name.clone(), pool)),
             Event::VolumePoolGone(name) => drop(self.pools.remove(&name)),
-            Event::Topology(_) | Event::TopologyGone(_) => {}
+            Event::AttachLimits(_) | Event::Topology(_) | Event::TopologyGone(_) => {}
         }
     }
 
@@ -530,6 +534,10 @@ impl World {
                 gpu,
                 extended: Vec::new(),
             },
+            volumes: match plan.rule {
+                Some(Rule::Attached(volumes)) => used_volumes(volumes, &gang.key.name, index),
+                Some(_) | None => UsedVolumes::default(),
+            },
             constraints: Constraints {
                 node_selector: rack.into_iter().collect(),
                 share: plan.share,
@@ -542,7 +550,7 @@ impl World {
             labels: plan
                 .rule
                 .iter()
-                .filter(|rule| !matches!(rule, Rule::Claims(_)))
+                .filter(|rule| !matches!(rule, Rule::Claims(_) | Rule::Attached(_)))
                 .map(|_| (RULE_LABEL.to_owned(), String::new()))
                 .collect(),
             rank: TaskRank::default(),
@@ -627,7 +635,7 @@ fn rule_constraints(rule: Rule) -> Constraints {
         }),
         Rule::Beside(level) => constraints.affinity.required.push(others(level)),
         Rule::Apart(level) => constraints.anti_affinity.required.push(others(level)),
-        Rule::Claims(_) => {}
+        Rule::Claims(_) | Rule::Attached(_) => {}
     }
     constraints
 }
@@ -670,6 +678,31 @@ fn volume_pools() -> [VolumePoolSpec; 2] {
         pool("disks", &disks, NewVolumes::Nowhere),
         pool("any", &any, NewVolumes::On(vec![has_label("rack", "r0")])),
     ]
+}
+
+/// The driver of all volumes that are attached.
+pub(crate) const DRIVER: &str = "disk.example.com";
+
+/// How many volumes the first nodes take.
+pub(crate) fn attach_limits() -> impl Iterator<Item = AttachLimits> {
+    [2, 1, 3].into_iter().enumerate().map(|(at, max)| AttachLimits {
+        node: format!("n{at}"),
+        volumes: vec![(DRIVER.to_owned(), max)],
+    })
+}
+
+fn used_volumes(plan: AttachPlan, gang: &str, index: usize) -> UsedVolumes {
+    let own = |at: u8| format!("{gang}-{index}-{at}");
+    let (exclusive, attached): (BTreeSet<String>, BTreeSet<String>) = match plan {
+        AttachPlan::Own(count) => (BTreeSet::new(), (0..count).map(own).collect()),
+        AttachPlan::Shared => (BTreeSet::new(), [gang.to_owned(), own(0)].into()),
+        AttachPlan::Exclusive(claim) if index == 0 => ([format!("claim-{claim}")].into(), BTreeSet::new()),
+        AttachPlan::Exclusive(_) => (BTreeSet::new(), BTreeSet::new()),
+    };
+    UsedVolumes {
+        exclusive_claims: exclusive,
+        attached: [(DRIVER.to_owned(), attached)].into(),
+    }
 }
 
 /// The toleration of the taint that nodes may have.

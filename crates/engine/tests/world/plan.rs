@@ -112,7 +112,7 @@ pub(crate) struct GangPlan {
     pub(crate) delay: Option<i64>,
 }
 
-/// What only [`constrained_scenes`] and [`volume_scenes`] have.
+/// What only [`constrained_scenes`], [`volume_scenes`] and [`attach_scenes`] have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Rule {
     /// The pods tolerate the taint.
@@ -125,6 +125,8 @@ pub(crate) enum Rule {
     Apart(Level),
     /// The pods have claims without volumes.
     Claims(ClaimPlan),
+    /// The pods use volumes that are bound.
+    Attached(AttachPlan),
 }
 
 /// The claims of a gang's pods.
@@ -138,6 +140,17 @@ pub(crate) enum ClaimPlan {
     Two,
     /// The pods have one claim, for one node at a time or for many.
     Shared { many_nodes: bool },
+}
+
+/// The bound volumes of a gang's pods.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum AttachPlan {
+    /// Each pod has this many volumes.
+    Own(u8),
+    /// The pods share a volume, and each has one more.
+    Shared,
+    /// The first pod uses one of a few claims that one pod alone can use.
+    Exclusive(u8),
 }
 
 impl GangPlan {
@@ -322,13 +335,28 @@ pub(crate) fn volume_scenes() -> impl Strategy<Value = Scene> {
         1 => Just(ClaimPlan::Two),
         1 => any::<bool>().prop_map(|many_nodes| ClaimPlan::Shared { many_nodes }),
     ];
-    (scenes(), vec(weighted(0.7, plan), 24)).prop_map(|(mut scene, plans)| {
-        let mut plans = plans.into_iter();
-        let mut claim = |gang: &mut GangPlan| gang.rule = plans.next().flatten().map(Rule::Claims);
-        scene.gangs.iter_mut().for_each(&mut claim);
+    scenes_with(plan.prop_map(Rule::Claims))
+}
+
+/// [`scenes`] in which most pods use bound volumes. Nodes take one to three of them.
+pub(crate) fn attach_scenes() -> impl Strategy<Value = Scene> {
+    let plan = prop_oneof![
+        3 => (1u8..4).prop_map(AttachPlan::Own),
+        1 => Just(AttachPlan::Shared),
+        2 => (0u8..3).prop_map(AttachPlan::Exclusive),
+    ];
+    scenes_with(plan.prop_map(Rule::Attached))
+}
+
+/// [`scenes`] in which most gangs have such a rule.
+fn scenes_with(rule: impl Strategy<Value = Rule>) -> impl Strategy<Value = Scene> {
+    (scenes(), vec(weighted(0.7, rule), 24)).prop_map(|(mut scene, rules)| {
+        let mut rules = rules.into_iter();
+        let mut set = |gang: &mut GangPlan| gang.rule = rules.next().flatten();
+        scene.gangs.iter_mut().for_each(&mut set);
         for step in &mut scene.steps {
             if let Step::Gang(gang) = step {
-                claim(gang);
+                set(gang);
             }
         }
         scene

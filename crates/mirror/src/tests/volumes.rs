@@ -423,3 +423,93 @@ fn a_namespace_waits_for_a_bounded_number_of_different_volumes() {
     world.decide();
     assert!(!world.reason("uid-size-32").contains("different kinds"));
 }
+
+/// A claim that is bound to a volume of a driver.
+fn bound_claim(world: &mut World, name: &str, driver: &str, rest: Value) {
+    world.mirror.apply_volume(&Arc::new(slim(json!({
+        "metadata": { "name": name }, "status": { "phase": "Bound" },
+        "spec": { "claimRef": { "namespace": "a", "name": name }, "csi": { "driver": driver, "volumeHandle": name } },
+    }))));
+    let bound = json!({ "spec": { "volumeName": name }, "status": { "phase": "Bound" } });
+    claim(world, name, merged(bound, rest));
+}
+
+fn limit(world: &mut World, node: &str, count: u32) {
+    world.mirror.apply_csi_node(&slim(json!({
+        "metadata": { "name": node },
+        "spec": { "drivers": [{ "name": "csi.example", "nodeID": node, "allocatable": { "count": count } }] },
+    })));
+}
+
+/// A pod of another scheduler on a node, without a GPU.
+fn foreign_user(world: &mut World, name: &str, node: &str, claim: &str) {
+    let volumes = json!([{ "name": "d", "persistentVolumeClaim": { "claimName": claim } }]);
+    world.pod(
+        name,
+        json!({ "spec": { "schedulerName": "other", "nodeName": node, "volumes": volumes, "containers": [] }, "status": { "phase": "Running" } }),
+    );
+}
+
+#[test]
+fn a_claim_of_one_pod_is_used_by_one_pod() {
+    let once = json!({ "spec": { "accessModes": ["ReadWriteOncePod"] } });
+    let mut world = a_pod_that_its_claim_waits_for("csi.example", json!({}));
+    claim(&mut world, "c", once.clone());
+    world.group("h", json!({}));
+    let volumes = json!([{ "name": "c", "persistentVolumeClaim": { "claimName": "c" } }]);
+    world.pod(
+        "q",
+        json!({ "metadata": { "annotations": { "pod-group-name": "h" } }, "spec": { "volumes": volumes } }),
+    );
+    assert_eq!(world.decide(), ["bind uid-p n1 a/c=new"]);
+    assert_eq!(world.decide(), [""; 0]);
+    let words = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
+    assert!(world.reason("uid-q").contains(words), "{}", world.reason("uid-q"));
+    // The claim is bound meanwhile, and its pod runs.
+    bound_claim(&mut world, "c", "csi.example", once);
+    world.pod(
+        "p",
+        json!({ "spec": { "nodeName": "n1", "volumes": volumes }, "status": { "phase": "Running" } }),
+    );
+    assert_eq!(world.decide(), [""; 0]);
+    world.mirror.remove_pod(&ObjectKey::new("a", "p"));
+    assert_eq!(world.decide(), ["bind uid-q n1"]);
+}
+
+#[test]
+fn pods_of_other_schedulers_use_claims_and_places_for_volumes() {
+    let mut world = a_pod_that_its_claim_waits_for("csi.example", json!({}));
+    foreign_user(&mut world, "f", "n1", "d");
+    bound_claim(&mut world, "d", "csi.example", json!({}));
+    limit(&mut world, "n1", 1);
+    limit(&mut world, "n2", 0);
+    assert_eq!(world.decide(), [""; 0]);
+    assert!(
+        world.reason("uid-p").contains("2 node(s) exceed max volume count"),
+        "{}",
+        world.reason("uid-p")
+    );
+    // A volume of another driver takes no place.
+    bound_claim(&mut world, "d", "files.example", json!({}));
+    assert_eq!(world.decide(), ["bind uid-p n1 a/c=new"]);
+    world.mirror.write_failed("uid-p", None);
+    bound_claim(&mut world, "d", "csi.example", json!({}));
+    assert_eq!(world.decide(), [""; 0], "the pods of a claim follow its volume");
+    world.mirror.remove_csi_node("n2");
+    assert_eq!(world.decide(), ["bind uid-p n2 a/c=new"]);
+}
+
+#[test]
+fn a_pod_of_another_scheduler_keeps_a_claim_of_one_pod() {
+    let mut world = a_pod_that_its_claim_waits_for("csi.example", json!({}));
+    bound_claim(
+        &mut world,
+        "c",
+        "csi.example",
+        json!({ "spec": { "accessModes": ["ReadWriteOncePod"] } }),
+    );
+    foreign_user(&mut world, "f", "n2", "c");
+    assert_eq!(world.decide(), [""; 0]);
+    world.mirror.remove_pod(&ObjectKey::new("a", "f"));
+    assert_eq!(world.decide(), ["bind uid-p n1"]);
+}

@@ -39,7 +39,7 @@ impl Source {
 pub(super) struct Objects<'o> {
     pub(super) volumes: &'o FxHashMap<Box<str>, Arc<PersistentVolume>>,
     pub(super) classes: &'o FxHashMap<Box<str>, Arc<StorageClass>>,
-    pub(super) free: &'o FxHashMap<Box<str>, Arc<FreeVolume>>,
+    pub(super) described: &'o FxHashMap<Box<str>, Arc<FreeVolume>>,
     pub(super) by_class: &'o FxHashMap<Box<str>, FxHashSet<Box<str>>>,
 }
 
@@ -231,7 +231,7 @@ impl Objects<'_> {
         let (volumes, new_volumes) = match source {
             Source::Request(request) => (self.suitable(request), self.new_volumes(&request.class)),
             Source::Reserved(volume) => {
-                let volume = self.free.get(volume).cloned();
+                let volume = self.described.get(volume).cloned();
                 (volume.into_iter().collect(), NewVolumes::Nowhere)
             }
             Source::MadeFor(node) => (Vec::new(), NewVolumes::On(vec![is_node(node)])),
@@ -258,7 +258,7 @@ impl Objects<'_> {
             let names = || a.metadata().plain_name().cmp(b.metadata().plain_name());
             a.bytes().cmp(&b.bytes()).then_with(names)
         });
-        let of_volume = |volume: &Arc<PersistentVolume>| self.free.get(volume.metadata().plain_name());
+        let of_volume = |volume: &Arc<PersistentVolume>| self.described.get(volume.metadata().plain_name());
         found.into_iter().filter_map(of_volume).cloned().collect()
     }
 }
@@ -279,7 +279,7 @@ fn is_as_requested(volume: &PersistentVolume, request: &VolumeRequest) -> bool {
 }
 
 /// `None` = its node affinity can't be read, so no pod gets it.
-pub(super) fn free_volume(volume: &PersistentVolume) -> Option<FreeVolume> {
+pub(super) fn describe(volume: &PersistentVolume) -> Option<FreeVolume> {
     Some(FreeVolume {
         name: volume.metadata().plain_name().into(),
         nodes: volume.node_terms().ok()?,

@@ -17,7 +17,7 @@ use crate::Settings;
 
 const START: &str = "2026-01-01T00:00:00Z";
 /// The kinds that the scheduler watches: the resource, and the list in a case.
-const RESOURCES: [(&str, &str); 11] = [
+const RESOURCES: [(&str, &str); 12] = [
     ("nodes", "nodes"),
     ("queues.scheduling.run.ai", "queues"),
     ("podgroups.scheduling.run.ai", "podGroups"),
@@ -28,6 +28,7 @@ const RESOURCES: [(&str, &str); 11] = [
     ("persistentvolumes", "persistentVolumes"),
     ("persistentvolumeclaims", "persistentVolumeClaims"),
     ("storageclasses.storage.k8s.io", "storageClasses"),
+    ("csinodes.storage.k8s.io", "csiNodes"),
     ("configmaps", "configMaps"),
 ];
 

@@ -25,6 +25,7 @@ pub struct Sources {
     claims: Subscription<kai_api::PersistentVolumeClaim>,
     volumes: Subscription<kai_api::PersistentVolume>,
     storage_classes: Subscription<kai_api::StorageClass>,
+    csi_nodes: Subscription<kai_api::CsiNode>,
     config_maps: Subscription<kai_api::ConfigMap>,
 }
 
@@ -42,6 +43,7 @@ impl Sources {
             claims: informers.volume_claims().subscribe(wake),
             volumes: informers.volumes().subscribe(wake),
             storage_classes: informers.storage_classes().subscribe(wake),
+            csi_nodes: informers.csi_nodes().subscribe(wake),
             config_maps: informers.config_maps().subscribe(wake),
         }
     }
@@ -60,13 +62,19 @@ impl Sources {
             self.volumes.informer().synced().await;
             self.storage_classes.informer().synced().await;
         };
-        let (volumes, config_maps) = tokio::join!(
+        let (volumes, csi_nodes, config_maps) = tokio::join!(
             tokio::time::timeout(OPTIONAL_SYNC_TIMEOUT, volumes),
+            tokio::time::timeout(OPTIONAL_SYNC_TIMEOUT, self.csi_nodes.informer().synced()),
             tokio::time::timeout(OPTIONAL_SYNC_TIMEOUT, self.config_maps.informer().synced()),
         );
         if volumes.is_err() {
             tracing::warn!(
                 "volumes, their claims or storage classes can't be watched; pods with volume claims stay pending"
+            );
+        }
+        if csi_nodes.is_err() {
+            tracing::warn!(
+                "CSINodes can't be watched; pods are bound whether or not their nodes can attach more volumes"
             );
         }
         if config_maps.is_err() {
@@ -104,6 +112,12 @@ impl Sources {
             match class {
                 Some(class) => mirror.apply_storage_class(&class),
                 None => mirror.remove_storage_class(&key.name),
+            }
+        }
+        for (key, node) in self.csi_nodes.take() {
+            match node {
+                Some(node) => mirror.apply_csi_node(&node),
+                None => mirror.remove_csi_node(&key.name),
             }
         }
         for (key, volume) in self.volumes.take() {

@@ -276,6 +276,7 @@ fn collect(collector: &mut ObjectCollector, document: &Document) -> Result<(), E
         "PersistentVolume" => typed(object).map(|volume| collector.volume(volume)),
         "PersistentVolumeClaim" => typed(object).map(|claim| collector.volume_claim(claim)),
         "StorageClass" => typed(object).map(|class| collector.storage_class(class)),
+        "CSINode" => typed(object).map(|node| collector.csi_node(node)),
         "ConfigMap" => typed(object).map(|config_map| collector.config_map(config_map)),
         workload if workloads::is_workload(workload) => Ok(()),
         other => {

@@ -8,8 +8,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use kai_api::{
-    BindRequest, ConfigMap, Metadata, Node, Object, ObjectKey, PersistentVolume, PersistentVolumeClaim, Pod, PodGroup,
-    PodIdentity, PriorityClass, Queue, Scope, StorageClass, Text, Topology,
+    BindRequest, ConfigMap, CsiNode, Metadata, Node, Object, ObjectKey, PersistentVolume, PersistentVolumeClaim, Pod,
+    PodGroup, PodIdentity, PriorityClass, Queue, Scope, StorageClass, Text, Topology,
 };
 use kai_engine::model::{Millis, PodKind, PodPhase, Usage};
 use kai_mirror::MirrorSettings;
@@ -23,9 +23,9 @@ use super::{Author, ObjectFiles, Warnings};
 
 /// The kinds that the scheduler reads.
 pub(super) const KINDS: &str = "Node, Queue, PodGroup, Pod, PriorityClass, BindRequest, Topology, PersistentVolume, \
-                                PersistentVolumeClaim, StorageClass and ConfigMap";
+                                PersistentVolumeClaim, StorageClass, CSINode and ConfigMap";
 /// The lists of `objects` in a case, with the kinds of their objects.
-const LISTS: [(&str, &str); 11] = [
+const LISTS: [(&str, &str); 12] = [
     ("nodes", "Node"),
     ("queues", "Queue"),
     ("topologies", "Topology"),
@@ -36,6 +36,7 @@ const LISTS: [(&str, &str); 11] = [
     ("persistentVolumes", "PersistentVolume"),
     ("persistentVolumeClaims", "PersistentVolumeClaim"),
     ("storageClasses", "StorageClass"),
+    ("csiNodes", "CSINode"),
     ("configMaps", "ConfigMap"),
 ];
 const LIST_NAMES: [&str; LISTS.len()] = {
@@ -84,6 +85,8 @@ pub struct Objects {
     pub volume_claims: Vec<Arc<PersistentVolumeClaim>>,
     /// Storage classes.
     pub storage_classes: Vec<Arc<StorageClass>>,
+    /// CSINodes.
+    pub csi_nodes: Vec<CsiNode>,
     /// ConfigMaps.
     pub config_maps: Vec<ObjectKey>,
     /// Historic usage, which no Kubernetes object has.
@@ -183,6 +186,12 @@ impl ObjectCollector {
     pub(super) fn storage_class(&mut self, class: StorageClass) {
         if self.accepts(&class, class.kind.as_ref()) {
             self.objects.storage_classes.push(Arc::new(class));
+        }
+    }
+
+    pub(super) fn csi_node(&mut self, node: CsiNode) {
+        if self.accepts(&node, node.kind.as_ref()) {
+            self.objects.csi_nodes.push(node);
         }
     }
 
@@ -330,6 +339,7 @@ impl<'de> Visitor<'de> for ObjectCollectorVisitor {
                 "persistentVolumes" => map.next_value_seed(Each::new(|volume| all.volume(volume)))?,
                 "persistentVolumeClaims" => map.next_value_seed(Each::new(|claim| all.volume_claim(claim)))?,
                 "storageClasses" => map.next_value_seed(Each::new(|class| all.storage_class(class)))?,
+                "csiNodes" => map.next_value_seed(Each::new(|node| all.csi_node(node)))?,
                 "configMaps" => map.next_value_seed(Each::new(|config_map| all.config_map(config_map)))?,
                 other => return Err(serde::de::Error::unknown_field(other, &LIST_NAMES)),
             }

@@ -67,6 +67,7 @@ fn schema_of(kind: &str) -> Option<&'static Schema> {
     static VOLUME: LazyLock<Schema> = LazyLock::new(Schema::of::<core::v1::PersistentVolume>);
     static VOLUME_CLAIM: LazyLock<Schema> = LazyLock::new(Schema::of::<core::v1::PersistentVolumeClaim>);
     static STORAGE_CLASS: LazyLock<Schema> = LazyLock::new(Schema::of::<storage::v1::StorageClass>);
+    static CSI_NODE: LazyLock<Schema> = LazyLock::new(Schema::of::<storage::v1::CSINode>);
     static CONFIG_MAP: LazyLock<Schema> = LazyLock::new(Schema::of::<core::v1::ConfigMap>);
     static DEPLOYMENT: LazyLock<Schema> = LazyLock::new(Schema::of::<apps::v1::Deployment>);
     static REPLICA_SET: LazyLock<Schema> = LazyLock::new(Schema::of::<apps::v1::ReplicaSet>);
@@ -85,6 +86,7 @@ fn schema_of(kind: &str) -> Option<&'static Schema> {
         "PersistentVolume" => &VOLUME,
         "PersistentVolumeClaim" => &VOLUME_CLAIM,
         "StorageClass" => &STORAGE_CLASS,
+        "CSINode" => &CSI_NODE,
         "ConfigMap" => &CONFIG_MAP,
         "Deployment" => &DEPLOYMENT,
         "ReplicaSet" => &REPLICA_SET,

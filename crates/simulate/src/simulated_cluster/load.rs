@@ -57,6 +57,9 @@ impl SimulatedCluster {
         for class in &objects.storage_classes {
             mirror.apply_storage_class(class);
         }
+        for node in &objects.csi_nodes {
+            mirror.apply_csi_node(node);
+        }
         for volume in &objects.volumes {
             mirror.apply_volume(volume);
         }

@@ -17,7 +17,13 @@ pub(super) fn bind(mirror: &mut ClusterMirror, choices: &[VolumeChoice]) {
         };
         let volume = match &choice.volume {
             Some(volume) => mirror.volume(volume).map(|volume| (**volume).clone()),
-            None => Some(PersistentVolume::made_for(&claim)),
+            None => {
+                let class = claim.storage_class_name().and_then(|name| mirror.storage_class(name));
+                Some(PersistentVolume::made_for(
+                    &claim,
+                    class.and_then(|class| class.provisioner()),
+                ))
+            }
         };
         let Some(volume) = volume else { continue };
         mirror.apply_volume(&Arc::new(volume.bound_to(&claim)));

@@ -70,7 +70,7 @@ pub struct BinderConfig {
     /// The number of objects to reconcile concurrently.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_concurrent_reconciles: Option<i64>,
-    /// Timeout of volume binding in seconds; 120 if unset.
+    /// Timeout of volume binding in seconds, at least 1; 120 if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_binding_timeout_seconds: Option<i64>,
     /// Port of health checks; 8081 if unset.
@@ -88,6 +88,14 @@ pub struct BinderConfig {
     /// Vertical autoscaling of the component's pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vpa: Option<Vpa>,
+}
+
+impl BinderConfig {
+    /// The timeout of volume binding in seconds; `None` = unset, or less than a second: no volume would ever be bound in time.
+    pub fn volume_binding_timeout(&self) -> Option<u64> {
+        let seconds = u64::try_from(self.volume_binding_timeout_seconds?).ok()?;
+        (seconds > 0).then_some(seconds)
+    }
 }
 
 /// Settings of reservation pods.

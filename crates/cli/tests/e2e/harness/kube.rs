@@ -133,6 +133,7 @@ impl Kube {
             kai_api::PersistentVolumeClaim::RESOURCE,
             kai_api::PersistentVolume::RESOURCE,
             kai_api::StorageClass::RESOURCE,
+            kai_api::CsiNode::RESOURCE,
             kai_api::BindRequest::RESOURCE,
             kai_api::PodGroup::RESOURCE,
             kai_api::Topology::RESOURCE,

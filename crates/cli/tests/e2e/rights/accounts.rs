@@ -1,6 +1,6 @@
 //! No account of kai may change a spec or a pod's status beyond conditions, even with further rights in RBAC.
 
-use kai_api::{Node, Pod, PodGroup};
+use kai_api::{Node, PersistentVolume, PersistentVolumeClaim, Pod, PodGroup};
 use kai_cluster::{Error, Part, Patch, Target};
 use kai_embedded::kubelet::NodeTemplate;
 use serde_json::{Value, json};
@@ -105,6 +105,77 @@ fn no_account_of_ours_may_patch_pods() {
                     assert!(!may(kube, &account, call.clone()).await, "{account}: {call}");
                 }
             }
+        }
+    });
+}
+
+#[test]
+fn the_binder_changes_no_more_of_volumes_than_it_has_to() {
+    scenario(&[NodeTemplate::new("node", "h100:1")], async |cluster| {
+        let spec = |class: &str| {
+            json!({ "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteOnce"], "storageClassName": class,
+                    "persistentVolumeReclaimPolicy": "Retain", "hostPath": { "path": "/disk" } })
+        };
+        for (name, class) in [("bound", "by-hand"), ("free", "another")] {
+            let volume = json!({ "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": name }, "spec": spec(class) });
+            cluster.create(volume).await;
+        }
+        cluster
+            .create(json!({
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "data", "namespace": "default" },
+                "spec": { "accessModes": ["ReadWriteOnce"], "storageClassName": "by-hand", "resources": { "requests": { "storage": "1Gi" } } },
+            }))
+            .await;
+        let claim = Target::of::<PersistentVolumeClaim>("default", "data");
+        let is_bound = async || {
+            let bound: Option<PersistentVolume> = cluster.client.get("", "bound").await.unwrap();
+            let claim: Option<PersistentVolumeClaim> = cluster.client.get("default", "data").await.unwrap();
+            bound.is_some_and(|volume| volume.is_bound()) && claim.is_some_and(|claim| claim.is_bound())
+        };
+        cluster.until_async("the claim is bound", is_bound).await;
+        let volume = |name: &'static str| Target::of::<PersistentVolume>("", name);
+        let of = |name: &str| json!({ "spec": { "claimRef": { "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "default", "name": name } } });
+        let annotated = |key: &str| json!({ "metadata": { "annotations": { key: "x" } } });
+        for role in ["binder", "kai-all"] {
+            let account = format!("system:serviceaccount:kai-scheduler:{role}");
+            let user = cluster.account_beyond_rbac(&account).await;
+            for change in [
+                json!({ "spec": { "capacity": { "storage": "2Gi" } } }),
+                json!({ "spec": { "persistentVolumeReclaimPolicy": "Delete" } }),
+                json!({ "metadata": { "labels": { "of": "the binder" } } }),
+                json!({ "metadata": { "finalizers": ["example.com/for-ever"] } }),
+                annotated("example.com/by"),
+            ] {
+                let changed = user.patch(volume("free"), change.clone()).await;
+                refused(&format!("{change} by {account}"), changed, "kai-binder-volumes");
+                let changed = user.patch(claim, json!({ "metadata": change["metadata"] })).await;
+                if change["metadata"].is_object() {
+                    refused(
+                        &format!("{change} of the claim by {account}"),
+                        changed,
+                        "kai-binder-volume-claims",
+                    );
+                }
+            }
+            let grown = json!({ "spec": { "resources": { "requests": { "storage": "2Gi" } } } });
+            refused(
+                "the claim's size",
+                user.patch(claim, grown).await,
+                "kai-binder-volume-claims",
+            );
+            let freed = json!({ "spec": { "claimRef": null } });
+            let lost = user.patch(volume("bound"), freed.clone()).await;
+            refused("the volume of a bound claim", lost, "kai-binder-volumes");
+            user.patch(volume("free"), of("first")).await.unwrap();
+            let taken = user.patch(volume("free"), of("second")).await;
+            refused("the volume of another claim", taken, "kai-binder-volumes");
+            user.patch(volume("free"), freed).await.unwrap();
+            user.patch(volume("free"), annotated("pv.kubernetes.io/bound-by-controller"))
+                .await
+                .unwrap();
+            user.patch(claim, annotated("volume.kubernetes.io/selected-node"))
+                .await
+                .unwrap();
         }
     });
 }

@@ -77,6 +77,13 @@ fn the_time_that_volumes_may_take_reaches_the_binder() {
     let plan = deployments(json!({ "binder": { "volumeBindingTimeoutSeconds": 30 } }), &[]);
     assert!(arguments(&plan).contains("--volume-binding-timeout=30"));
     assert_eq!(plan.ignored, [""; 0]);
+    for seconds in [-1, 0] {
+        let plan = deployments(json!({ "binder": { "volumeBindingTimeoutSeconds": seconds } }), &[]);
+        assert!(!arguments(&plan).contains("--volume-binding-timeout"));
+        let ignored =
+            "binder.volumeBindingTimeoutSeconds (it must be at least 1; the binder waits for its default time)";
+        assert_eq!(plan.ignored, [ignored]);
+    }
 }
 
 #[test]

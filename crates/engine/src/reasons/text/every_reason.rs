@@ -294,6 +294,11 @@ fn a_node_that_fails_a_check() {
             Check::VolumesToBind,
             "node(s) didn't find available persistent volumes to bind",
         ),
+        (
+            Check::ExclusiveClaim,
+            "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode",
+        ),
+        (Check::AttachLimit, "node(s) exceed max volume count"),
         (Check::QueueBound, "node(s) where it would pass a queue's bound"),
         (Check::Domain, "node(s) outside the topology domain"),
     ];

@@ -161,6 +161,8 @@ impl fmt::Display for ReasonText<'_, NearestMiss> {
             | Check::Fractioning(_)
             | Check::VolumeNodes
             | Check::VolumesToBind
+            | Check::ExclusiveClaim
+            | Check::AttachLimit
             | Check::QueueBound
             | Check::Domain => write!(f, "{node}: {}", check.text())?,
         }

@@ -17,6 +17,7 @@ const OBJECT_LISTS: Rule = Fields(&[
     ("persistentVolumes", List(&kinds::VOLUME)),
     ("persistentVolumeClaims", List(&kinds::VOLUME_CLAIM)),
     ("storageClasses", List(&kinds::STORAGE_CLASS)),
+    ("csiNodes", List(&kinds::CSI_NODE)),
     ("configMaps", List(&kinds::CONFIG_MAP)),
 ]);
 

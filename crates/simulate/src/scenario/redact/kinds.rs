@@ -17,6 +17,7 @@ pub(super) fn of_kind(kind: &str) -> Option<Rule> {
         "PersistentVolume" => VOLUME,
         "PersistentVolumeClaim" => VOLUME_CLAIM,
         "StorageClass" => STORAGE_CLASS,
+        "CSINode" => CSI_NODE,
         "ConfigMap" => CONFIG_MAP,
         "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" | "Job" => WORKLOAD,
         _ => return None,
@@ -365,6 +366,10 @@ pub(super) const VOLUME: Rule = Fields(&[
             ("capacity", RESOURCES),
             ("accessModes", List(&Word)),
             ("volumeMode", Word),
+            (
+                "csi",
+                Fields(&[("driver", Word), ("volumeHandle", Name(NameClass::Volume))]),
+            ),
         ]),
     ),
     ("status", Fields(&[("phase", Word)])),
@@ -398,6 +403,19 @@ pub(super) const VOLUME_CLAIM: Rule = Fields(&[
         ]),
     ),
     ("status", Fields(&[("phase", Word)])),
+]);
+
+pub(super) const CSI_NODE: Rule = Fields(&[
+    API_VERSION,
+    KIND,
+    ("metadata", Metadata(NameClass::Node)),
+    (
+        "spec",
+        Fields(&[(
+            "drivers",
+            List(&Fields(&[("name", Word), ("allocatable", Fields(&[("count", Word)]))])),
+        )]),
+    ),
 ]);
 
 pub(super) const CONFIG_MAP: Rule = Fields(&[API_VERSION, KIND, ("metadata", Metadata(NameClass::ConfigMap))]);

@@ -141,9 +141,10 @@ fn objects() -> Value {
         "topologies": [{ "metadata": { "name": "t" }, "spec": { "levels": [{ "nodeLabel": "rack" }] } }],
         "bindRequests": [{ "metadata": { "name": "p", "namespace": "ns" }, "spec": { "podName": "p", "selectedNode": "n",
             "selectedGPUGroups": ["g"], "selectedFractionalGpuGroups": [{ "id": "g", "computeSharingMode": "sm-sharing" }] }, "status": { "phase": "Failed", "reason": "text" } }],
-        "persistentVolumes": [{ "metadata": { "name": "v" }, "spec": { "csi": { "volumeHandle": "h" },
+        "persistentVolumes": [{ "metadata": { "name": "v" }, "spec": { "csi": { "driver": "disk.acme.com", "volumeHandle": "h" },
             "claimRef": { "namespace": "ns", "name": "claim" }, "storageClassName": "fast" } }],
         "persistentVolumeClaims": [{ "metadata": { "name": "p-tmp", "namespace": "ns" }, "spec": { "volumeName": "v" } }],
+        "csiNodes": [{ "metadata": { "name": "n" }, "spec": { "drivers": [{ "name": "disk.acme.com", "nodeID": "acme-7", "allocatable": { "count": 4 } }] } }],
         "configMaps": [{ "metadata": { "name": "c", "namespace": "ns" }, "data": { "k": "v" } }],
         "priorityClasses": [{ "metadata": { "name": "gold" }, "value": 7, "description": "text" }],
     })

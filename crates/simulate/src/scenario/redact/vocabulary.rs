@@ -317,6 +317,7 @@ const KINDS: &[&str] = &[
     "PersistentVolume",
     "PersistentVolumeClaim",
     "StorageClass",
+    "CSINode",
     "ConfigMap",
     "Deployment",
     "ReplicaSet",
