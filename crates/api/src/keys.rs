@@ -223,6 +223,8 @@ pub const RESERVATION: &str = "kai-resource-reservation";
 pub const SCALING_POD: &str = "scaling-pod";
 /// Label on scaling pods: the pod that needs a node.
 pub const SCALING_FOR_POD: &str = "shared-gpu-pod-name";
+/// Annotation on scaling pods: namespace/name of that pod. Labels can't hold long names.
+pub const SCALING_FOR: &str = "kai.scheduler/scaling-for";
 /// Label on scaling pods: its namespace.
 pub const SCALING_FOR_NAMESPACE: &str = "shared-gpu-pod-namespace";
 /// Annotation on reservation pods: the UUID of the GPU that the pod holds, despite the key's name.

@@ -34,6 +34,13 @@ impl Pod {
         counted.map(milli).collect()
     }
 
+    /// The same as [`Pod::requests_milli`] by the spec alone: once a resize has happened.
+    pub fn spec_requests_milli(&self) -> BTreeMap<String, i64> {
+        let mut resized = self.clone();
+        resized.status.resize = None;
+        resized.requests_milli()
+    }
+
     /// The GPU request, or the valid part of an invalid one.
     pub fn gpu_usage(&self) -> GpuRequest {
         let (_, gpus) = self.requests(&mut Vec::new());

@@ -13,6 +13,7 @@ mod lifecycle;
 mod migration;
 mod nodes;
 mod queues;
+mod resize;
 mod rights;
 mod security;
 mod sharing;
