@@ -324,6 +324,15 @@ pub const CDI_DEVICE_PREFIX: &str = "k8s.device-plugin.nvidia.com/gpu=";
 
 // ---- Defaults of an installation ----
 
+/// Taints of nodes that are being removed: by Cluster Autoscaler, by Karpenter (its present and its old name), and by an administrator
+/// after a node was shut down.
+pub const LEAVING_TAINTS: [&str; 4] = [
+    "ToBeDeletedByClusterAutoscaler",
+    "karpenter.sh/disrupted",
+    "karpenter.sh/disruption",
+    "node.kubernetes.io/out-of-service",
+];
+
 /// The `schedulerName` of pods.
 pub const SCHEDULER_NAME: &str = "kai-scheduler";
 /// The namespace of the system.

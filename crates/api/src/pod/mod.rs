@@ -11,6 +11,7 @@ mod reservation;
 mod resize;
 #[cfg(test)]
 mod resource_laws;
+mod scaling;
 mod share_terms;
 mod template;
 mod transitions;

@@ -51,7 +51,7 @@ impl ScalingPod {
         ScalingPod {
             name: pod.metadata.plain_name().to_owned(),
             uid: pod.metadata.uid.as_deref().map(str::to_owned),
-            origin: scaling_pod::origin(pod),
+            origin: pod.scaling_origin(),
             gpus: milli.get(kai_api::keys::RESOURCE_GPU).map_or(0, |milli| milli / 1000),
             progress,
         }

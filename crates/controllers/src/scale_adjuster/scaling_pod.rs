@@ -1,6 +1,6 @@
-//! Scaling pods: their names and manifests, and the pod that each was created for. Pure.
+//! Scaling pods: their names and manifests. Pure.
 
-use kai_api::{ObjectKey, Pod, QuantityText, keys};
+use kai_api::{ObjectKey, QuantityText, keys};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -26,19 +26,6 @@ pub(super) fn names(origin: &ObjectKey) -> Vec<String> {
     let distinct = format!("{}-{digest}", plain[..end].trim_end_matches(['-', '.']));
     let plain = Some(plain).filter(|plain| plain.len() <= NAME_MAX);
     plain.into_iter().chain([distinct]).collect()
-}
-
-/// The pod for which a scaling pod was created: by annotation, or by the labels of KAI, which can't hold long names.
-pub(super) fn origin(pod: &Pod) -> Option<ObjectKey> {
-    if let Some(text) = pod.metadata.annotations.text(keys::SCALING_FOR) {
-        let (namespace, name) = text.split_once('/')?;
-        return Some(ObjectKey::new(namespace, name));
-    }
-    let label = |key: &str| pod.metadata.labels.text(key);
-    Some(ObjectKey::new(
-        label(keys::SCALING_FOR_NAMESPACE)?,
-        label(keys::SCALING_FOR_POD)?,
-    ))
 }
 
 /// The scaling pod for a waiting pod. `object` is the whole waiting pod, of which it has the constraints on nodes.
@@ -119,6 +106,7 @@ fn name_namespace(affinity: &mut Value, namespace: &str) {
 
 #[cfg(test)]
 mod tests {
+    use kai_api::Pod;
     use kai_engine::model::{Constraints, Millis};
 
     use super::*;
@@ -183,12 +171,8 @@ mod tests {
                 let labels = object["metadata"]["labels"].as_object().unwrap();
                 assert!(labels.values().all(|value| value.as_str().unwrap().len() <= LABEL_MAX));
                 let pod: Pod = serde_json::from_value(object).unwrap();
-                assert_eq!(origin(&pod), Some(waiting.key.clone()));
+                assert_eq!(pod.scaling_origin(), Some(waiting.key.clone()));
             }
         }
-        let of_kai = json!({ "metadata": { "name": "team-p", "labels": { "shared-gpu-pod-name": "p", "shared-gpu-pod-namespace": "team" } } });
-        let of_kai: Pod = serde_json::from_value(of_kai).unwrap();
-        assert_eq!(origin(&of_kai), Some(ObjectKey::new("team", "p")));
-        assert_eq!(origin(&Pod::default()), None);
     }
 }
