@@ -223,6 +223,8 @@ pub const RESERVATION: &str = "kai-resource-reservation";
 pub const SCALING_POD: &str = "scaling-pod";
 /// Label on scaling pods: the pod that needs a node.
 pub const SCALING_FOR_POD: &str = "shared-gpu-pod-name";
+/// Annotation on scaling pods: namespace/name of that pod. Labels can't hold long names.
+pub const SCALING_FOR: &str = "kai.scheduler/scaling-for";
 /// Label on scaling pods: its namespace.
 pub const SCALING_FOR_NAMESPACE: &str = "shared-gpu-pod-namespace";
 /// Annotation on reservation pods: the UUID of the GPU that the pod holds, despite the key's name.
@@ -321,6 +323,15 @@ pub const SHARED_GPU_SUFFIX: &str = "-shared-gpu";
 pub const CDI_DEVICE_PREFIX: &str = "k8s.device-plugin.nvidia.com/gpu=";
 
 // ---- Defaults of an installation ----
+
+/// Taints of nodes that are being removed: by Cluster Autoscaler, by Karpenter (its present and its old name), and by an administrator
+/// after a node was shut down.
+pub const LEAVING_TAINTS: [&str; 4] = [
+    "ToBeDeletedByClusterAutoscaler",
+    "karpenter.sh/disrupted",
+    "karpenter.sh/disruption",
+    "node.kubernetes.io/out-of-service",
+];
 
 /// The `schedulerName` of pods.
 pub const SCHEDULER_NAME: &str = "kai-scheduler";

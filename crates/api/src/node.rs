@@ -166,7 +166,7 @@ impl Node {
             labels: self.metadata.labels.to_labels(),
             taints: Vec::new(),
             unschedulable: self.spec.unschedulable.unwrap_or(false),
-            conditions: self.unhealthy(),
+            conditions: self.conditions_against(),
             cpu_milli: 0,
             memory_bytes: 0,
             gpus: 0,
@@ -191,8 +191,8 @@ impl Node {
         Ok(Read { value, problems })
     }
 
-    /// The conditions that make the node unusable. A missing condition counts as healthy.
-    fn unhealthy(&self) -> Vec<NodeCondition> {
+    /// What keeps pods away from the node. A missing condition counts as healthy.
+    fn conditions_against(&self) -> Vec<NodeCondition> {
         let mut found: Vec<NodeCondition> = Vec::new();
         for condition in self.status.conditions.iter() {
             let (kind, healthy) = match condition.kind() {
@@ -207,9 +207,25 @@ impl Node {
                 found.push(kind);
             }
         }
+        if self.is_leaving() {
+            found.push(NodeCondition::Leaving);
+        }
         found.sort();
         found.dedup();
         found
+    }
+
+    /// Whether the node is being removed: it was deleted and waits for its finalizers, or has one of [`keys::LEAVING_TAINTS`]. The
+    /// autoscaler's taint of candidates has the effect PreferNoSchedule, and counts as any such taint.
+    fn is_leaving(&self) -> bool {
+        let mut taints = self.spec.taints.iter();
+        self.metadata.is_terminating()
+            || taints.any(|taint| {
+                taint
+                    .key
+                    .as_deref()
+                    .is_some_and(|key| keys::LEAVING_TAINTS.contains(&key))
+            })
     }
 
     fn read_taints(&self, node: &mut NodeSpec, mut report: impl FnMut(FieldError)) {
@@ -350,6 +366,23 @@ mod tests {
         assert_eq!(node.extended[1], ("ephemeral-storage".to_owned(), 10 << 30));
         assert_eq!(node.conditions, [NodeCondition::DiskPressure]);
         assert_eq!(node.taints[0].effect, TaintEffect::NoSchedule);
+    }
+
+    #[test]
+    fn nodes_that_are_removed_on_purpose_take_no_pods() {
+        let conditions = |text: &str| node(text).value.conditions;
+        let tainted = |key: &str, effect: &str| {
+            conditions(&format!(
+                r#"{{"metadata":{{"name":"n"}},"spec":{{"taints":[{{"key":"{key}","effect":"{effect}"}}]}}}}"#
+            ))
+        };
+        for key in keys::LEAVING_TAINTS {
+            assert_eq!(tainted(key, "NoSchedule"), [NodeCondition::Leaving], "{key}");
+        }
+        assert_eq!(tainted("DeletionCandidateOfClusterAutoscaler", "PreferNoSchedule"), []);
+        assert_eq!(tainted("mine", "NoSchedule"), []);
+        let deleted = r#"{"metadata":{"name":"n","deletionTimestamp":"2026-01-01T00:00:00Z"}}"#;
+        assert_eq!(conditions(deleted), [NodeCondition::Leaving]);
     }
 
     #[test]

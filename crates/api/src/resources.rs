@@ -101,6 +101,14 @@ impl<'a> Amounts<'a> {
         self.combine(other, i64::max);
     }
 
+    /// Subtracts `other`, down to zero.
+    pub(crate) fn lower_by(&mut self, other: &Amounts<'a>) {
+        for (name, amount) in &mut self.entries {
+            steps::count(1);
+            *amount = (*amount - other.entries.get(name).copied().unwrap_or(0)).max(0);
+        }
+    }
+
     /// The sums with `other`, restricted to the resources of `other`.
     pub(crate) fn with(&self, other: &Amounts<'a>) -> Amounts<'a> {
         let sum = |(name, amount): (&Cow<'a, str>, &i64)| {

@@ -37,7 +37,7 @@ const MODES: [&str; 2] = ["all-in-one", "roles"];
 
 #[test]
 fn the_chart_has_copies_of_deploy() {
-    for file in ["rbac.yaml", "priority-classes.yaml"] {
+    for file in ["rbac.yaml", "autoscaling.yaml", "priority-classes.yaml"] {
         let copy = read(&format!("deployments/kai-scheduler/files/{file}"));
         assert_eq!(copy, read(&format!("deploy/{file}")), "run .ci/chart --update");
     }

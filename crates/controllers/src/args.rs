@@ -4,11 +4,16 @@ use std::collections::BTreeMap;
 
 use clap::ArgAction::Set;
 use kai_api::keys;
+use kai_engine::model::GpuFraction;
 
 use crate::grouper::{self, GroupingOptions};
+use crate::scale_adjuster;
 use crate::{Error, status};
 
-/// Flags of the controllers: KAI's flags of the pod grouper, the pod-group controller and the queue controller.
+/// Billionths in a GPU.
+const GPU_BILLIONTHS: f64 = 1e9;
+
+/// Flags of the controllers: KAI's flags of the pod grouper, the pod-group controller, the queue controller and the node-scale adjuster.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Run the pod grouper, which creates pod groups for pods.
@@ -20,6 +25,10 @@ pub struct Args {
     /// Run the queue controller, which writes the status and metrics of queues.
     #[arg(long, action = Set, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub queue_controller: bool,
+    /// Run the node-scale adjuster, which makes cluster autoscalers add nodes for pods that share GPUs. It needs the namespace of
+    /// --scale-adjust-namespace and the right to create pods there.
+    #[arg(long, action = Set, default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub node_scale_adjuster: bool,
     /// Create the default queues if there is no queue, and the priority classes that are missing.
     #[arg(long, action = Set, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub create_defaults: bool,
@@ -71,6 +80,21 @@ pub struct Args {
     /// Values of these metric labels for queues without the queue label: queue-label=value,...
     #[arg(long, default_value = "")]
     pub queue_label_to_default_metric_value: String,
+    /// Image of scaling pods: kai's.
+    #[arg(long, default_value = "registry/local/kai-scheduler/kai:0.0.0")]
+    pub scaling_pod_image: String,
+    /// When kubelets pull the image of scaling pods: Always, IfNotPresent or Never.
+    #[arg(long, default_value = "IfNotPresent")]
+    pub scaling_pod_image_pull_policy: String,
+    /// Namespace of scaling pods.
+    #[arg(long, default_value = keys::SCALE_ADJUST_NAMESPACE)]
+    pub scale_adjust_namespace: String,
+    /// Service account of scaling pods, which get no token.
+    #[arg(long, default_value = keys::SCALE_ADJUST_NAMESPACE)]
+    pub scaling_pod_service_account: String,
+    /// The part of a GPU that a pod with a request of GPU memory counts as when the node-scale adjuster counts GPUs.
+    #[arg(long, default_value_t = 0.1)]
+    pub gpu_memory_to_fraction_ratio: f64,
     #[command(flatten)]
     ignored_flags: IgnoredFlags,
 }
@@ -90,6 +114,8 @@ struct IgnoredFlags {
     enable_quota_validation: Option<bool>,
     #[arg(long, hide = true)]
     enforce_quota_violation: Option<String>,
+    #[arg(long, hide = true)]
+    scaling_pod_app_label: Option<String>,
 }
 
 impl IgnoredFlags {
@@ -116,7 +142,14 @@ impl IgnoredFlags {
         let violation = violation
             .filter(|value| *value != "Warning")
             .map(|value| format!("a flag has no effect: --enforce-quota-violation={value}: {webhooks}"));
-        changed.chain(violation).collect()
+        let label = self
+            .scaling_pod_app_label
+            .iter()
+            .filter(|label| *label != keys::SCALING_POD);
+        let label = label.map(|label| {
+            format!("a flag has no effect: --scaling-pod-app-label={label}: scheduler and admission know scaling pods by app=scaling-pod")
+        });
+        changed.chain(violation).chain(label).collect()
     }
 }
 
@@ -136,6 +169,8 @@ pub struct Settings {
     pub pod_groups: Option<status::pod_groups::Settings>,
     /// The queue controller; `None` if it is switched off.
     pub queues: Option<status::queues::Settings>,
+    /// The node-scale adjuster; `None` if it is switched off.
+    pub scale_adjuster: Option<scale_adjuster::Settings>,
     /// Whether the controllers create the priority classes that are missing.
     pub create_defaults: bool,
     /// Whether the controllers create the default queues if there is no queue; only with `create_defaults`.
@@ -145,12 +180,13 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// All controllers with their defaults.
+    /// All controllers with their defaults. The node-scale adjuster is off, because few clusters have an autoscaler.
     pub fn all() -> Settings {
         Settings {
             grouper: Some(grouper::Settings::default()),
             pod_groups: Some(status::pod_groups::Settings::default()),
             queues: Some(status::queues::Settings::default()),
+            scale_adjuster: None,
             create_defaults: true,
             create_default_queues: true,
             warnings: Vec::new(),
@@ -168,6 +204,7 @@ impl Args {
                 workers_max: self.max_concurrent_reconciles.max(1),
             }),
             queues: self.queue_controller.then(|| self.queues()).transpose()?,
+            scale_adjuster: self.node_scale_adjuster.then(|| self.scale_adjuster()).transpose()?,
             create_defaults: self.create_defaults,
             create_default_queues: true,
             warnings: self.ignored_flags.warnings(),
@@ -197,6 +234,26 @@ impl Args {
                 (namespace, self.grouping_rules_configmap_name.clone())
             }),
             kind_defaults: (!name.is_empty() && !namespace.is_empty()).then(|| (namespace.clone(), name.clone())),
+        })
+    }
+
+    fn scale_adjuster(&self) -> Result<scale_adjuster::Settings, Error> {
+        let ratio = self.gpu_memory_to_fraction_ratio;
+        let billionths = (ratio * GPU_BILLIONTHS).round();
+        if !(1.0..=GPU_BILLIONTHS).contains(&billionths) {
+            return Err(Error::Flag {
+                flag: "gpu-memory-to-fraction-ratio",
+                reason: format!("{ratio} is no part of a GPU; write a number above 0 and up to 1, as in 0.1"),
+            });
+        }
+        Ok(scale_adjuster::Settings {
+            scheduler_name: self.scheduler_name.clone(),
+            image: self.scaling_pod_image.clone(),
+            pull_policy: self.scaling_pod_image_pull_policy.clone(),
+            namespace: self.scale_adjust_namespace.clone(),
+            service_account: self.scaling_pod_service_account.clone(),
+            // Checked above: a whole number from 1 to a billion.
+            memory_request: GpuFraction::from_billionths(billionths as i64),
         })
     }
 
@@ -249,6 +306,30 @@ mod tests {
         assert!(all.grouper.is_some() && all.pod_groups.is_some() && all.queues.is_some() && all.create_defaults);
         let some = settings(&["--pod-grouper=false", "--queue-controller", "--create-defaults=false"]).unwrap();
         assert!(some.grouper.is_none() && some.queues.is_some() && !some.create_defaults);
+    }
+
+    #[test]
+    fn the_node_scale_adjuster_runs_on_request() {
+        assert_eq!(settings(&[]).unwrap().scale_adjuster, None);
+        let adjuster = settings(&["--node-scale-adjuster"]).unwrap().scale_adjuster;
+        assert_eq!(adjuster, Some(scale_adjuster::Settings::default()));
+        let flags = [
+            "--node-scale-adjuster",
+            "--gpu-memory-to-fraction-ratio=0.25",
+            "--scaling-pod-app-label=other",
+        ];
+        let set = settings(&flags).unwrap();
+        assert_eq!(set.scale_adjuster.unwrap().memory_request.billionths(), 250_000_000);
+        assert!(
+            set.warnings[0].contains("--scaling-pod-app-label=other"),
+            "{:?}",
+            set.warnings
+        );
+        for ratio in ["0", "-1", "1.5", "NaN"] {
+            let flag = format!("--gpu-memory-to-fraction-ratio={ratio}");
+            let refused = settings(&["--node-scale-adjuster", &flag]).unwrap_err();
+            assert!(refused.to_string().contains("is no part of a GPU"), "{refused}");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod merge_patch;
 pub mod operator;
 mod reconciles;
 mod run;
+pub mod scale_adjuster;
 pub mod status;
 
 pub use args::{Args, Settings};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kai_cluster::{Context, RoleFuture};
 
-use crate::{Error, Settings, defaults, grouper, status};
+use crate::{Error, Settings, defaults, grouper, scale_adjuster, status};
 
 /// Interval between attempts to create the default queues and priority classes.
 const DEFAULTS_PAUSE: Duration = Duration::from_secs(10);
@@ -33,12 +33,16 @@ async fn run_controllers(context: Context, settings: Settings) -> Result<Infalli
     let queues = settings
         .queues
         .map(|settings| status::queues::run(context.clone(), settings));
+    let scale_adjuster = settings
+        .scale_adjuster
+        .map(|settings| scale_adjuster::run(context.clone(), settings));
     tokio::select! {
         biased;
         never = defaults => never,
         ended = or_never(grouper) => ended,
         ended = or_never(pod_groups) => ended,
         ended = or_never(queues) => ended,
+        ended = or_never(scale_adjuster) => ended,
     }
 }
 

@@ -11,9 +11,10 @@ use kai_fuzz::Fuzz;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-const PATHS: [&str; 5] = [
+const PATHS: [&str; 6] = [
     admission::MUTATE_POD,
     admission::VALIDATE_POD,
+    admission::VALIDATE_POD_RESIZE,
     admission::VALIDATE_QUEUE,
     admission::VALIDATE_POD_GROUP,
     admission::VALIDATE_TOPOLOGY,

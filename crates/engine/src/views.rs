@@ -308,7 +308,7 @@ impl Cluster {
                 memory_bytes: node.allocatable.memory_bytes,
                 ready: !node.not_ready && !node.unschedulable,
                 cordoned: node.unschedulable,
-                unhealthy: node.not_ready,
+                unhealthy: node.not_ready && !node.leaving,
                 labels: &node.labels,
                 physical_gpus: node.gpu_physical,
                 memory_kind: node.memory_kind,

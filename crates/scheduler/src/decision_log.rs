@@ -121,7 +121,7 @@ impl DecisionLog {
     pub(crate) fn evict(&mut self, pod: &str, reason: &EvictionReason, after: AfterCycle<'_>) {
         let (action, beneficiary) = match reason {
             EvictionReason::For { action, gang, .. } => (*action, Some(self.names(1, &pod_group_key(gang), after))),
-            EvictionReason::StaleGang => (Action::StaleGangEviction, None),
+            EvictionReason::StaleGang | EvictionReason::LeavingNode => (Action::StaleGangEviction, None),
             EvictionReason::Background { .. } => (Action::BackgroundPods, None),
         };
         let eviction = Eviction {
@@ -306,7 +306,7 @@ impl Entry {
 pub(crate) fn fairness(reason: &EvictionReason) -> Option<Fairness> {
     match reason {
         EvictionReason::For { fairness, .. } => fairness.as_deref().map(Fairness::from),
-        EvictionReason::StaleGang | EvictionReason::Background { .. } => None,
+        EvictionReason::StaleGang | EvictionReason::LeavingNode | EvictionReason::Background { .. } => None,
     }
 }
 

@@ -14,6 +14,11 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{ .image.pullPolicy | default .root.Values.global.imagePullPolicy }}
 {{- end }}
 
+{{- /* Not empty if the node-scale adjuster runs. KAI's values files may switch it off apart. */ -}}
+{{- define "kai.scalesNodes" -}}
+{{- if and .Values.global.clusterAutoscaling (ne (toString .Values.nodescaleadjuster.enabled) "false") }}true{{ end }}
+{{- end }}
+
 {{- /* The same as the Image of a Config. */ -}}
 {{- define "kai.configImage" -}}
 repository: {{ .root.Values.global.registry | quote }}

@@ -54,6 +54,10 @@ create-queues.yaml: |
 {{- if ne (int $ports.metricsPort) 8080 }}{{ $_ := set $webhook "metricsPort" (int $ports.metricsPort) }}{{ end }}
 {{- if ne (int $ports.probePort) 8081 }}{{ $_ := set $webhook "probePort" (int $ports.probePort) }}{{ end }}
 {{- with $webhook }}{{ $_ := set $admission "webhook" . }}{{ end }}
+{{- $resize := dict }}
+{{- if not .Values.admission.inPlacePodResize.validateQuota }}{{ $_ := set $resize "validateQuota" false }}{{ end }}
+{{- if .Values.admission.inPlacePodResize.blockUpsizeOnBoundedQueues }}{{ $_ := set $resize "blockUpsizeOnBoundedQueues" true }}{{ end }}
+{{- with $resize }}{{ $_ := set $admission "inPlacePodResize" . }}{{ end }}
 
 {{- $scheduler := include "kai.component" (dict "root" . "values" .Values.scheduler) | fromYaml }}
 {{- if ne (int .Values.scheduler.ports.metricsPort) 8080 }}{{ $_ := set $scheduler "schedulerService" (dict "port" (int .Values.scheduler.ports.metricsPort)) }}{{ end }}
@@ -67,6 +71,15 @@ create-queues.yaml: |
 {{- $queues := include "kai.component" (dict "root" . "values" .Values.queuecontroller) | fromYaml }}
 {{- if ne .Values.queuecontroller.enforceQuotaViolation "Warning" }}{{ $_ := set $queues "enforceQuotaViolation" .Values.queuecontroller.enforceQuotaViolation }}{{ end }}
 {{- $_ := set $spec "queueController" $queues }}
+{{- if include "kai.scalesNodes" . }}
+{{- $values := merge (dict "enabled" true) .Values.nodescaleadjuster }}
+{{- $adjuster := include "kai.component" (dict "root" . "values" $values) | fromYaml }}
+{{- $_ := set $adjuster "service" (merge (dict "enabled" true) ($adjuster.service | default dict)) }}
+{{- $args := dict "scalingPodImage" (include "kai.configImage" (dict "root" . "image" $values.scalingPodImage) | fromYaml) }}
+{{- if ne $values.scalingPodNamespace "kai-scale-adjust" }}{{ $_ := set $args "nodeScaleNamespace" $values.scalingPodNamespace }}{{ end }}
+{{- $_ := set $adjuster "args" $args }}
+{{- $_ := set $spec "nodeScaleAdjuster" $adjuster }}
+{{- end }}
 {{- with .Values.prometheus.externalPrometheusUrl }}{{ $_ := set $spec "prometheus" (dict "externalPrometheusUrl" .) }}{{ end }}
 {{- range $key, $value := $spec }}
 {{- if not $value }}{{ $_ := unset $spec $key }}{{ end }}

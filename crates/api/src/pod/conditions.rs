@@ -1,5 +1,5 @@
 //! Conditions of a pod. The slim type keeps only conditions that kai reads, and only while they are not true: every pod has several, and
-//! those of a running pod are not needed.
+//! those of a running pod are not needed. The condition of a pending resize becomes part of `Resize`.
 
 use serde::{Deserialize, Deserializer};
 
@@ -29,10 +29,23 @@ impl PodCondition {
     /// `DisruptionTarget`: the pod is about to be evicted.
     pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
+    /// `PodResizePending`: the kubelet has not allocated what the spec asks for.
+    const RESIZE_PENDING: &str = "PodResizePending";
+
     const OF_INTEREST: [&str; 2] = [Self::SCHEDULED, Self::BOUND];
 
     fn is_of_interest(&self) -> bool {
-        self.status != ConditionStatus::True && Self::OF_INTEREST.contains(&&*self.type_)
+        let is_unmet = self.status != ConditionStatus::True && Self::OF_INTEREST.contains(&&*self.type_);
+        is_unmet || self.is_resize_pending()
+    }
+
+    pub(super) fn is_resize_pending(&self) -> bool {
+        &*self.type_ == Self::RESIZE_PENDING
+    }
+
+    /// Whether the kubelet has refused a pending resize for good. Like kube-scheduler, only the reason counts.
+    pub(super) fn is_infeasible(&self) -> bool {
+        self.reason.as_deref() == Some("Infeasible")
     }
 }
 
@@ -50,7 +63,7 @@ pub enum ConditionStatus {
 }
 
 /// For `#[serde(deserialize_with)]`.
-pub(super) fn unmet<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PodCondition>, D::Error> {
+pub(super) fn of_interest<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PodCondition>, D::Error> {
     chosen(deserializer, |condition: PodCondition| {
         condition.is_of_interest().then_some(condition)
     })

@@ -5,10 +5,14 @@ mod chosen;
 mod conditions;
 mod config_maps;
 pub(crate) mod constraints;
+mod container_statuses;
 mod requests;
 mod reservation;
+mod resize;
+#[cfg(test)]
+mod resource_laws;
+mod scaling;
 mod share_terms;
-mod started;
 mod template;
 mod transitions;
 mod usage;
@@ -18,6 +22,8 @@ pub use conditions::{ConditionStatus, PodCondition};
 pub use reservation::ReservationPods;
 pub use volumes::VolumeClaim;
 
+use container_statuses::{ContainerStatuses, ReportedRequests};
+use resize::Resize;
 use template::{Container, Spec};
 use usage::ReadGpus;
 
@@ -26,6 +32,7 @@ use serde::Deserialize;
 
 use crate::error::FieldError;
 use crate::metadata::Metadata;
+use crate::resources::{RawResources, ResourceRequirements};
 use crate::text::{Text, null_as_default};
 use crate::{Error, Object, Problem, Read, Resource, Scope, keys};
 
@@ -35,17 +42,37 @@ const IGNORED: &str = "the pod runs already and keeps what it has";
 
 /// A Pod.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(from = "RawPod")]
 pub struct Pod {
     /// The kind as written; `None` in items of a list, which leaves it out.
     pub kind: Option<Text>,
     /// Metadata.
-    #[serde(deserialize_with = "null_as_default")]
     pub metadata: Metadata,
+    spec: Spec,
+    status: Status,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RawPod {
+    kind: Option<Text>,
+    #[serde(deserialize_with = "null_as_default")]
+    metadata: Metadata,
     #[serde(deserialize_with = "null_as_default")]
     spec: Spec,
     #[serde(deserialize_with = "null_as_default")]
-    status: Status,
+    status: RawStatus,
+}
+
+impl From<RawPod> for Pod {
+    fn from(raw: RawPod) -> Pod {
+        Pod {
+            kind: raw.kind,
+            metadata: raw.metadata,
+            status: raw.status.beside(&raw.spec),
+            spec: raw.spec,
+        }
+    }
 }
 
 impl Object for Pod {
@@ -66,16 +93,50 @@ impl Object for Pod {
     }
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[derive(Clone, Debug, Default)]
 struct Status {
     phase: Option<Text>,
     nominated_node_name: Option<Text>,
-    #[serde(deserialize_with = "conditions::unmet")]
     conditions: Vec<PodCondition>,
     /// When the container started that has run for longest.
-    #[serde(rename = "containerStatuses", deserialize_with = "started::earliest")]
     started: Option<Millis>,
+    resize: Option<Box<Resize>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawStatus {
+    phase: Option<Text>,
+    nominated_node_name: Option<Text>,
+    #[serde(deserialize_with = "conditions::of_interest")]
+    conditions: Vec<PodCondition>,
+    container_statuses: ContainerStatuses,
+    init_container_statuses: ContainerStatuses,
+    allocated_resources: RawResources,
+    #[serde(deserialize_with = "null_as_default")]
+    resources: ResourceRequirements,
+}
+
+impl RawStatus {
+    /// The status, with the requests that the kubelet reports where they differ from the spec.
+    fn beside(mut self, spec: &Spec) -> Status {
+        let pending = self.conditions.iter().position(PodCondition::is_resize_pending);
+        let pending = pending.map(|at| self.conditions.swap_remove(at));
+        let mut containers = self.container_statuses.requests;
+        containers.append(&mut self.init_container_statuses.requests);
+        let pod = ReportedRequests {
+            name: Text::default(),
+            allocated: self.allocated_resources,
+            actual: self.resources.requests,
+        };
+        Status {
+            phase: self.phase,
+            nominated_node_name: self.nominated_node_name,
+            conditions: self.conditions,
+            started: self.container_statuses.started,
+            resize: Resize::of(spec, pending.as_ref(), containers, pod),
+        }
+    }
 }
 
 impl Status {
@@ -86,11 +147,13 @@ impl Status {
             nominated_node_name,
             conditions,
             started,
+            resize,
         } = self;
         *phase == earlier.phase
             && *nominated_node_name == earlier.nominated_node_name
             && *conditions == earlier.conditions
             && started.is_some() == earlier.started.is_some()
+            && *resize == earlier.resize
     }
 }
 

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use kai_engine::model::{GpuRequest, Requests};
 
 use super::bounds::{RESOURCE_KINDS_MAX, is_within};
+use super::resize::Resize;
 use super::{Container, Pod};
 use crate::error::FieldError;
 use crate::gpu_request::RawGpuRequest;
@@ -53,23 +54,42 @@ impl Pod {
         )
     }
 
-    /// The maximum over the pod's life: init containers run one after the other, each beside the sidecars that started before it; then the
-    /// containers run beside all sidecars.
     fn folded<'a>(&'a self, errors: &mut Vec<FieldError>) -> Amounts<'a> {
-        let mut asked = |list: &str, at: usize, container: &'a Container| {
+        let overhead = Amounts::listed(&self.spec.overhead, "spec.overhead", errors);
+        let mut most = self.without_overhead(&overhead, errors);
+        most.add(&overhead);
+        most
+    }
+
+    /// The maximum over the pod's life: init containers run one after the other, each beside the sidecars that started before it; then the
+    /// containers run beside all sidecars. Requests of the whole pod replace that sum. During a resize, the larger request counts.
+    pub(super) fn without_overhead<'a>(&'a self, overhead: &Amounts<'a>, errors: &mut Vec<FieldError>) -> Amounts<'a> {
+        // A pod without a node can't be resized.
+        let resize = self.status.resize.as_deref().filter(|_| self.node_name().is_some());
+        let asked = |list: &str, at: usize, container: &'a Container, errors: &mut Vec<FieldError>| {
             Amounts::asked(&container.resources, || format!("spec.{list}[{at}].resources"), errors)
         };
-        let mut containers = self.spec.containers.iter().enumerate();
-        let mut running = containers
-            .next()
-            .map_or_else(Amounts::default, |(at, first)| asked("containers", at, first));
-        for (at, container) in containers {
-            running.add(&asked("containers", at, container));
+        let held = |container: &'a Container, asked: Amounts<'a>, errors: &mut Vec<FieldError>| match resize {
+            Some(resize) => resize.container(&container.name, asked, errors),
+            None => asked,
+        };
+        let mut running: Option<Amounts<'a>> = None;
+        for (at, container) in self.spec.containers.iter().enumerate() {
+            let own = asked("containers", at, container, errors);
+            let own = held(container, own, errors);
+            match &mut running {
+                Some(running) => running.add(&own),
+                None => running = Some(own),
+            }
         }
+        let mut running = running.unwrap_or_default();
         if !self.spec.init_containers.is_empty() {
             let (mut sidecars, mut peak) = (Amounts::default(), Amounts::default());
             for (at, container) in self.spec.init_containers.iter().enumerate() {
-                let own = asked("initContainers", at, container);
+                let mut own = asked("initContainers", at, container, errors);
+                if container.is_sidecar() {
+                    own = held(container, own, errors);
+                }
                 // The sums of other resources are unchanged since the previous sidecar.
                 peak.raise_to(&sidecars.with(&own));
                 if container.is_sidecar() {
@@ -79,17 +99,23 @@ impl Pod {
             running.add(&sidecars);
             running.raise_to(&peak);
         }
-        self.apply_pod_level(&mut running, errors);
-        if !self.spec.overhead.is_empty() {
-            running.add(&Amounts::listed(&self.spec.overhead, "spec.overhead", errors));
-        }
+        self.apply_pod_level(&mut running, resize, overhead, errors);
         running
     }
 
     /// Pod-level requests replace the sum over its containers (KEP-2837: CPU, memory, huge pages only).
-    fn apply_pod_level<'a>(&'a self, running: &mut Amounts<'a>, errors: &mut Vec<FieldError>) {
+    fn apply_pod_level<'a>(
+        &'a self,
+        running: &mut Amounts<'a>,
+        resize: Option<&'a Resize>,
+        overhead: &Amounts<'a>,
+        errors: &mut Vec<FieldError>,
+    ) {
         let Some(resources) = &self.spec.resources else { return };
-        let asked = Amounts::asked(resources, || "spec.resources".to_owned(), errors);
+        let mut asked = Amounts::asked(resources, || "spec.resources".to_owned(), errors);
+        if let Some(resize) = resize {
+            asked = resize.pod(asked, overhead, errors);
+        }
         for (name, amount) in asked.iter() {
             if matches!(name, CPU | MEMORY) || name.starts_with("hugepages-") {
                 running.set(Cow::Owned(name.to_owned()), amount);

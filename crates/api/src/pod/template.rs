@@ -117,6 +117,8 @@ impl Template {
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Container {
     #[serde(deserialize_with = "null_as_default")]
+    pub(super) name: Text,
+    #[serde(deserialize_with = "null_as_default")]
     pub(super) resources: ResourceRequirements,
     pub(super) restart_policy: Option<Text>,
     #[serde(deserialize_with = "null_as_default")]

@@ -1,13 +1,14 @@
-//! The resources of a pod in the status of its pod group and queue. Unlike the requests that the scheduler counts, these leave out overhead
-//! and the requests of the whole pod, as KAI's API defines them.
+//! The resources of a pod in the status of its pod group and queue: the requests that the scheduler counts, without overhead, as KAI's API
+//! defines them.
 
 use std::collections::BTreeMap;
 
 use kai_engine::model::GpuRequest;
 
-use super::{Container, Pod};
+use super::Pod;
 use crate::gpu_request::{RawGpuRequest, devices, gpu_request_with_terms, occupied};
-use crate::{Error, GpuShareAnnotations, GpuShareTerms, Quantity, QuantityText, keys};
+use crate::resources::{Amounts, CPU};
+use crate::{Error, GpuShareAnnotations, GpuShareTerms, keys};
 
 /// The GPU request of a pod.
 #[derive(Debug)]
@@ -19,30 +20,25 @@ pub(super) struct ReadGpus {
 }
 
 impl Pod {
-    /// The most that the pod's containers request at a time, in thousandths by resource name: init containers run one after the other, each
-    /// beside the sidecars that started before it; then the containers run beside all sidecars. Invalid amounts are left out.
-    pub fn container_requests_milli(&self) -> BTreeMap<&str, i64> {
-        let mut running = BTreeMap::new();
-        for container in &self.spec.containers {
-            add(&mut running, requests_milli(container));
-        }
-        let (mut sidecars, mut peak): (BTreeMap<&str, i64>, BTreeMap<&str, i64>) = Default::default();
-        for container in &self.spec.init_containers {
-            for (name, milli) in requests_milli(container) {
-                let beside = sidecars.get(name).copied().unwrap_or(0);
-                let most = peak.entry(name).or_default();
-                *most = (*most).max(beside.saturating_add(milli));
-                if container.is_sidecar() {
-                    sidecars.insert(name, beside.saturating_add(milli));
-                }
-            }
-        }
-        add(&mut running, sidecars);
-        for (name, milli) in peak {
-            let most = running.entry(name).or_default();
-            *most = (*most).max(milli);
-        }
-        running
+    /// The most that the pod requests at a time, without overhead, in thousandths by resource name. Invalid amounts are left out.
+    pub fn requests_milli(&self) -> BTreeMap<String, i64> {
+        let errors = &mut Vec::new();
+        let overhead = Amounts::listed(&self.spec.overhead, "spec.overhead", errors);
+        let amounts = self.without_overhead(&overhead, errors);
+        // A share device only brings the GPU into the container; the pod's GPU request has the amount.
+        let counted = amounts.iter().filter(|(name, _)| *name != keys::RESOURCE_GPU_SHARE);
+        let milli = |(name, amount): (&str, i64)| match name {
+            CPU => (name.to_owned(), amount),
+            _ => (name.to_owned(), amount.saturating_mul(1000)),
+        };
+        counted.map(milli).collect()
+    }
+
+    /// The same as [`Pod::requests_milli`] by the spec alone: once a resize has happened.
+    pub fn spec_requests_milli(&self) -> BTreeMap<String, i64> {
+        let mut resized = self.clone();
+        resized.status.resize = None;
+        resized.requests_milli()
     }
 
     /// The GPU request, or the valid part of an invalid one.
@@ -81,34 +77,14 @@ impl Pod {
     }
 }
 
-/// The requests of one container. A limit without a request counts as the request, as in the API server.
-fn requests_milli(container: &Container) -> BTreeMap<&str, i64> {
-    let resources = &container.resources;
-    let limits = resources
-        .limits
-        .iter()
-        .filter(|(name, _)| resources.requests.get(name).is_none());
-    let amount = |(name, text): (_, &QuantityText)| Some((name, Quantity::parse(text.as_str()).ok()?.milli()));
-    // A share device only brings the GPU into the container; the pod's GPU request has the amount.
-    let counted = |(name, _): &(&str, _)| *name != keys::RESOURCE_GPU_SHARE;
-    let requests = resources.requests.iter().chain(limits).filter(counted);
-    requests.filter_map(amount).collect()
-}
-
-fn add<'a>(sums: &mut BTreeMap<&'a str, i64>, amounts: BTreeMap<&'a str, i64>) {
-    for (name, milli) in amounts {
-        let sum = sums.entry(name).or_default();
-        *sum = sum.saturating_add(milli);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn check(spec: &str, expect: &[(&str, i64)]) {
         let pod: Pod = serde_json::from_str(&format!(r#"{{"spec":{spec}}}"#)).unwrap();
-        let milli: Vec<(&str, i64)> = pod.container_requests_milli().into_iter().collect();
+        let milli = pod.requests_milli();
+        let milli: Vec<(&str, i64)> = milli.iter().map(|(name, milli)| (&**name, *milli)).collect();
         assert_eq!(milli, expect, "{spec}");
     }
 

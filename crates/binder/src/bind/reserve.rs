@@ -66,7 +66,8 @@ impl Binder {
         }
         match (state, found) {
             (ReservationState::Missing, _) => {
-                if self.is_scaling_up().await? {
+                let pod = bind.beside(&request.pod_name().into());
+                if self.is_scaling_up(&pod).await? {
                     return Err(BindFailure::ScalingUp.into());
                 }
                 let pod = self.new_reservation(key, facts, mode);

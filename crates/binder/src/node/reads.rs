@@ -1,7 +1,8 @@
 //! Fresh reads for the decisions of binds and garbage collection. Only `has_pending_request_in_cache` uses an informer's cache.
 
-use kai_api::{BindRequest, Node, Object, Pod, PodCondition, keys};
+use kai_api::{BindRequest, Node, Object, ObjectKey, Pod, PodCondition, keys};
 use kai_cluster::{Selection, Target};
+use kai_engine::model::Millis;
 use tokio::time::Instant;
 
 use crate::node::allocations::{NodeAllocations, NodeObjects, is_active};
@@ -14,6 +15,8 @@ use crate::{Choice, GpuGroupKey, reservation_name};
 const LABEL_VALUE_BYTES_MAX: usize = 63;
 /// How long the GPU operator's ClusterPolicy is cached.
 const POLICY_SECONDS_MAX: u64 = 60;
+/// How long a scaling pod holds up reservations. Cluster Autoscaler gives a node as long to join (`--max-node-provision-time`).
+const SCALE_UP_MAX: Millis = Millis::seconds(15 * 60);
 
 impl Binder {
     /// Reads the group's reservation pod.
@@ -119,15 +122,25 @@ impl Binder {
     }
 
     /// Whether a scaling pod waits for a cluster autoscaler to add a node: a new reservation could take the GPU that another pod waits
-    /// for.
-    pub(crate) async fn is_scaling_up(&self) -> Result<bool, kai_cluster::Error> {
+    /// for. The scaling pod of the pod to bind does not count: that pod has found a GPU. Neither does one that has waited for long: its
+    /// autoscaler adds no node, and must not hold up other pods.
+    pub(crate) async fn is_scaling_up(&self, pod: &ObjectKey) -> Result<bool, kai_cluster::Error> {
         let selection = Selection {
             namespace: Some(self.settings.scale_adjust_namespace.clone()),
             ..Selection::default()
         };
         let pods: Vec<Pod> = self.client.list(&selection).await?;
-        let unscheduled = |pod: &Pod| pod.condition(PodCondition::SCHEDULED).is_some();
-        Ok(pods.iter().any(|pod| !pod.is_terminal() && unscheduled(pod)))
+        let now = Millis(self.clock.now().as_millisecond());
+        let is_recent = |scaling: &Pod| {
+            let created = scaling.metadata.creation_timestamp.as_deref();
+            let created = created.and_then(|time| kai_api::parse_time(time).ok()).unwrap_or(now);
+            now - created < SCALE_UP_MAX
+        };
+        let waits = |scaling: &Pod| {
+            let unscheduled = scaling.condition(PodCondition::SCHEDULED).is_some();
+            !scaling.is_terminal() && unscheduled && scaling.scaling_origin().as_ref() != Some(pod)
+        };
+        Ok(pods.iter().any(|scaling| waits(scaling) && is_recent(scaling)))
     }
 
     /// Whether the GPU operator's device plugin uses CDI devices; false without a GPU operator.

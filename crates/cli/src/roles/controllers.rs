@@ -8,10 +8,11 @@ use kai_cluster::Context;
 use super::run::ElectedRole;
 use super::table::{Role, RoleSettings, Watched};
 
-/// KAI's names of the leases of its three controllers: a controller of KAI and ours must not both lead.
+/// KAI's names of the leases of its controllers: a controller of KAI and ours must not both lead.
 const POD_GROUPER_LEASE: &str = "54dff599.kai.scheduler";
 const POD_GROUP_CONTROLLER_LEASE: &str = "o1x22tjj.kai.scheduler";
 const QUEUE_CONTROLLER_LEASE: &str = "ov3xj497.kai.scheduler";
+const NODE_SCALE_ADJUSTER_LEASE: &str = "7n7h49uc.kai.scheduler";
 
 /// The controllers one by one, each with its lease. The last one creates the default objects.
 pub(super) fn parts(settings: kai_controllers::Settings) -> Vec<(&'static str, kai_controllers::Settings)> {
@@ -19,6 +20,7 @@ pub(super) fn parts(settings: kai_controllers::Settings) -> Vec<(&'static str, k
         grouper,
         pod_groups,
         queues,
+        scale_adjuster,
         create_defaults,
         create_default_queues,
         warnings,
@@ -39,6 +41,14 @@ pub(super) fn parts(settings: kai_controllers::Settings) -> Vec<(&'static str, k
             QUEUE_CONTROLLER_LEASE,
             queues.is_some(),
             kai_controllers::Settings { queues, ..one() },
+        ),
+        (
+            NODE_SCALE_ADJUSTER_LEASE,
+            scale_adjuster.is_some(),
+            kai_controllers::Settings {
+                scale_adjuster,
+                ..one()
+            },
         ),
     ];
     let enabled = all.into_iter().filter(|(_, enabled, _)| *enabled);
@@ -82,6 +92,7 @@ impl Role for Controllers {
             settings.grouper.as_ref().map(|_| "pods and their owners"),
             settings.pod_groups.as_ref().map(|_| "pod groups"),
             settings.queues.as_ref().map(|_| "queues"),
+            settings.scale_adjuster.as_ref().map(|_| "pods that wait for nodes"),
         ];
         let objects: Vec<&str> = objects.into_iter().flatten().collect();
         format!("watches {} in all namespaces", objects.join(", "))

@@ -101,13 +101,15 @@ impl Instance {
                 admission: Some(parse::<admission::Admission>(&self.flags)?),
                 ..one()
             },
-            Role::PodGrouper | Role::PodGroupController | Role::QueueController => RoleSettings {
-                controllers: Some(kai_controllers::Settings {
-                    create_default_queues: self.create_default_queues,
-                    ..parse::<controllers::Controllers>(&self.flags)?
-                }),
-                ..one()
-            },
+            Role::PodGrouper | Role::PodGroupController | Role::QueueController | Role::NodeScaleAdjuster => {
+                RoleSettings {
+                    controllers: Some(kai_controllers::Settings {
+                        create_default_queues: self.create_default_queues,
+                        ..parse::<controllers::Controllers>(&self.flags)?
+                    }),
+                    ..one()
+                }
+            }
         })
     }
 }

@@ -2,6 +2,7 @@
 //! roles. It runs on the embedded API server in virtual time, or on a real one (`harness/backend.rs`).
 #![allow(clippy::unwrap_used)] // The harness is test code too.
 
+mod autoscaling;
 mod config_maps;
 mod examples;
 mod gangs;
@@ -14,6 +15,7 @@ mod lifecycle;
 mod migration;
 mod nodes;
 mod queues;
+mod resize;
 mod rights;
 mod security;
 mod sharing;

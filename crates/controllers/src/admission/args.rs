@@ -61,6 +61,13 @@ pub struct Args {
     /// Quotas of queues that exceed their parent's, alone or together: None ignores them, Warning warns, Block refuses the change.
     #[arg(long, value_enum, ignore_case = true, default_value_t = QuotaViolation::Warning)]
     pub enforce_quota_violation: QuotaViolation,
+    /// Check in-place resizes of pods against the limits and quotas of their queues.
+    #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
+    pub validate_pod_resize_quota: bool,
+    /// Refuse every resize to more CPU or memory in queues that have a limit, or for non-preemptible pods a quota. Two resizes at the same
+    /// moment could exceed it together otherwise.
+    #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
+    pub block_upsize_on_bounded_queues: bool,
     /// Validate queues.
     #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
     pub enable_queue_webhook: bool,
@@ -155,6 +162,10 @@ pub struct Settings {
     pub quota_validation: Feature,
     /// What admission does about quotas that do not add up.
     pub quota_violation: QuotaViolation,
+    /// Whether admission checks in-place resizes.
+    pub resize_validation: Feature,
+    /// Whether pods in queues with a limit or quota may be resized to more CPU or memory.
+    pub upsize_on_bounded_queues: Feature,
     /// Whether admission refuses to delete a queue with children.
     pub parent_queue_protection: Feature,
     /// Whether the API server asks admission about queues.
@@ -321,6 +332,8 @@ impl Args {
             runtime_class: RuntimeClassChoice::from_flag(runtime_class.map(String::as_str)),
             quota_validation: self.enable_quota_validation.into(),
             quota_violation: self.enforce_quota_violation,
+            resize_validation: self.validate_pod_resize_quota.into(),
+            upsize_on_bounded_queues: (!self.block_upsize_on_bounded_queues).into(),
             parent_queue_protection: self.protect_parent_queues.into(),
             queue_webhook: self.enable_queue_webhook.into(),
             pod_group_webhook: self.enable_podgroup_webhook.into(),

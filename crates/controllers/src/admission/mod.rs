@@ -15,6 +15,7 @@ mod gpu_share;
 mod ignored_values;
 mod pod_group;
 mod pod_mutate;
+mod pod_resize;
 mod pod_validate;
 mod priority_class;
 mod protected_keys;
@@ -44,7 +45,8 @@ pub use role::{register, run, serve};
 pub use server::{State, router};
 pub use trusted_users::{InvalidUserMatcher, UserMatcher};
 pub use webhook_configurations::{
-    MUTATE_POD, VALIDATE_POD, VALIDATE_POD_GROUP, VALIDATE_QUEUE, VALIDATE_TOPOLOGY, webhook_configurations,
+    MUTATE_POD, VALIDATE_POD, VALIDATE_POD_GROUP, VALIDATE_POD_RESIZE, VALIDATE_QUEUE, VALIDATE_TOPOLOGY,
+    webhook_configurations,
 };
 
 /// Why the admission role ended.

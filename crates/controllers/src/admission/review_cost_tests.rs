@@ -20,7 +20,7 @@ fn state() -> State {
 fn steps(state: &State, list: List, length: usize) -> u64 {
     let object = list.object(length);
     let webhooks: &[Webhook] = match object["kind"].as_str() {
-        Some("Pod") => &[Webhook::MutatePod, Webhook::ValidatePod],
+        Some("Pod") => &[Webhook::MutatePod, Webhook::ValidatePod, Webhook::ValidatePodResize],
         Some("PodGroup") => &[Webhook::ValidatePodGroup],
         Some("Topology") => &[Webhook::ValidateTopology],
         other => panic!("{other:?} is reviewed by nobody"),
@@ -32,6 +32,7 @@ fn steps(state: &State, list: List, length: usize) -> u64 {
         old_object,
         ..Request::default()
     };
+    let pod_group = kai_api::PodGroup::default();
     let requests = [
         of(Operation::Create, serde_json::Value::Null),
         of(Operation::Update, object.clone()),
@@ -39,7 +40,7 @@ fn steps(state: &State, list: List, length: usize) -> u64 {
     let ((), steps) = kai_engine::steps::of(|| {
         for webhook in webhooks {
             for request in &requests {
-                state.review(*webhook, request);
+                state.review(*webhook, request, Some(&pod_group));
             }
         }
     });

@@ -4,6 +4,7 @@
 //! runtime's threads stay free and small reviews never wait for large ones.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -11,6 +12,9 @@ use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use futures_util::FutureExt as _;
+use futures_util::future::{self, BoxFuture};
+use kai_api::PodGroup;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use tokio::sync::Semaphore;
@@ -18,8 +22,10 @@ use tokio::sync::Semaphore;
 use super::args::Settings;
 use super::queue_lister::{InformerLister, QueueLister};
 use super::review::{AdmissionReview, AdmissionReviewResponse, Decision, Request, Verdict};
-use super::webhook_configurations::{MUTATE_POD, VALIDATE_POD, VALIDATE_POD_GROUP, VALIDATE_QUEUE, VALIDATE_TOPOLOGY};
-use super::{gpu_share, pod_group, pod_mutate, pod_validate, queue, topology};
+use super::webhook_configurations::{
+    MUTATE_POD, VALIDATE_POD, VALIDATE_POD_GROUP, VALIDATE_POD_RESIZE, VALIDATE_QUEUE, VALIDATE_TOPOLOGY,
+};
+use super::{gpu_share, pod_group, pod_mutate, pod_resize, pod_validate, queue, topology};
 
 /// The API server accepts objects of 3 MiB; a review has two of them.
 const BODY_BYTES_MAX: usize = 8 << 20;
@@ -29,6 +35,12 @@ const SMALL_BYTES_MAX: usize = 64 << 10;
 
 /// Large reviews handled at a time. Each takes up to a hundred megabytes of memory.
 const CONCURRENT_LARGE_MAX: usize = 2;
+
+/// Time to read the pod group of a pod that is resized. The API server waits for a review for 5 s.
+const POD_GROUP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Reads a pod group by namespace and name. Pods are seldom resized, so that admission does not watch pod groups.
+type PodGroupReader = dyn Fn(String, String) -> BoxFuture<'static, Option<PodGroup>> + Send + Sync;
 
 /// The state of the webhook server: settings, listers and metrics. Cheap to clone.
 #[derive(Clone)]
@@ -42,6 +54,7 @@ struct Inner {
     has_runtime_class: Box<dyn Fn(&str) -> bool + Send + Sync>,
     requests: Family<[(&'static str, &'static str); 2], Counter>,
     large: Arc<Semaphore>,
+    pod_group: Box<PodGroupReader>,
 }
 
 impl std::fmt::Debug for State {
@@ -51,11 +64,22 @@ impl std::fmt::Debug for State {
 }
 
 impl State {
-    /// The state for a given lister of queues and a given set of runtime classes.
+    /// The state for a given lister of queues and a given set of runtime classes, without pod groups.
     pub fn new(
         settings: Settings,
         queues: impl QueueLister + 'static,
         has_runtime_class: impl Fn(&str) -> bool + Send + Sync + 'static,
+        metrics: &kai_cluster::Metrics,
+    ) -> State {
+        let no_pod_group = |_, _| future::ready(None).boxed();
+        State::with_pod_groups(settings, queues, has_runtime_class, Box::new(no_pod_group), metrics)
+    }
+
+    fn with_pod_groups(
+        settings: Settings,
+        queues: impl QueueLister + 'static,
+        has_runtime_class: impl Fn(&str) -> bool + Send + Sync + 'static,
+        pod_group: Box<PodGroupReader>,
         metrics: &kai_cluster::Metrics,
     ) -> State {
         let requests = Family::default();
@@ -71,6 +95,7 @@ impl State {
                 has_runtime_class: Box::new(has_runtime_class),
                 requests,
                 large: Arc::new(Semaphore::new(CONCURRENT_LARGE_MAX)),
+                pod_group,
             }),
         }
     }
@@ -79,20 +104,41 @@ impl State {
     pub fn of(settings: Settings, context: &kai_cluster::Context) -> State {
         let classes = context.informers.runtime_classes().clone();
         let has_runtime_class = move |name: &str| classes.get(&kai_api::ObjectKey::new("", name)).is_some();
-        State::new(
+        let client = context.client.clone();
+        let pod_group = move |namespace: String, name: String| {
+            let client = client.clone();
+            async move { read_pod_group(&client, &namespace, &name).await }.boxed()
+        };
+        State::with_pod_groups(
             settings,
             InformerLister {
                 queues: context.informers.queues().clone(),
                 classes: context.informers.priority_classes().clone(),
             },
             has_runtime_class,
+            Box::new(pod_group),
             &context.metrics,
         )
     }
 
-    /// Reviews a request.
-    pub(super) fn review(&self, webhook: Webhook, request: &Request) -> Verdict {
-        webhook.review(request, &self.inner)
+    /// Reviews a request. Only the review of a resize needs the pod group.
+    pub(super) fn review(&self, webhook: Webhook, request: &Request, pod_group: Option<&PodGroup>) -> Verdict {
+        webhook.review(request, pod_group, &self.inner)
+    }
+
+    /// The pod group that the review needs.
+    async fn pod_group_for(&self, webhook: Webhook, request: &Request) -> Option<PodGroup> {
+        match webhook {
+            Webhook::ValidatePodResize => {
+                let (namespace, name) = pod_resize::pod_group_of(request, &self.inner.settings)?;
+                (self.inner.pod_group)(namespace, name).await
+            }
+            Webhook::MutatePod
+            | Webhook::ValidatePod
+            | Webhook::ValidateQueue
+            | Webhook::ValidatePodGroup
+            | Webhook::ValidateTopology => None,
+        }
     }
 
     fn count_request(&self, webhook: Webhook, result: &'static str) {
@@ -103,20 +149,38 @@ impl State {
     }
 }
 
+async fn read_pod_group(client: &kai_cluster::Client, namespace: &str, name: &str) -> Option<PodGroup> {
+    let read = tokio::time::timeout(POD_GROUP_TIMEOUT, client.get::<PodGroup>(namespace, name)).await;
+    let problem = match read {
+        Ok(Ok(group)) => return group,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "the API server did not answer in time".to_owned(),
+    };
+    tracing::warn!(
+        namespace,
+        name,
+        problem,
+        "reading the pod group of a resized pod failed; the resize is admitted"
+    );
+    None
+}
+
 /// The webhooks, each with its own path.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Webhook {
     MutatePod,
     ValidatePod,
+    ValidatePodResize,
     ValidateQueue,
     ValidatePodGroup,
     ValidateTopology,
 }
 
 impl Webhook {
-    const ALL: [Webhook; 5] = [
+    const ALL: [Webhook; 6] = [
         Webhook::MutatePod,
         Webhook::ValidatePod,
+        Webhook::ValidatePodResize,
         Webhook::ValidateQueue,
         Webhook::ValidatePodGroup,
         Webhook::ValidateTopology,
@@ -126,13 +190,14 @@ impl Webhook {
         match self {
             Webhook::MutatePod => MUTATE_POD,
             Webhook::ValidatePod => VALIDATE_POD,
+            Webhook::ValidatePodResize => VALIDATE_POD_RESIZE,
             Webhook::ValidateQueue => VALIDATE_QUEUE,
             Webhook::ValidatePodGroup => VALIDATE_POD_GROUP,
             Webhook::ValidateTopology => VALIDATE_TOPOLOGY,
         }
     }
 
-    fn review(self, request: &Request, state: &Inner) -> Verdict {
+    fn review(self, request: &Request, pod_group: Option<&PodGroup>, state: &Inner) -> Verdict {
         let (settings, queues) = (&state.settings, &*state.queues);
         match self {
             // The request's uid is random, and so is the token that is derived from it for names of ConfigMaps.
@@ -141,6 +206,7 @@ impl Webhook {
                 pod_mutate::mutate(request, settings, &gpu_share::token(&request.uid), runtime_class)
             }
             Webhook::ValidatePod => pod_validate::validate(request, settings, queues),
+            Webhook::ValidatePodResize => pod_resize::validate(request, settings, queues, pod_group),
             Webhook::ValidateQueue => queue::validate(request, settings, queues),
             Webhook::ValidatePodGroup => pod_group::validate(request, settings, queues),
             Webhook::ValidateTopology => topology::validate(request),
@@ -160,30 +226,50 @@ pub fn router(state: State) -> Router {
 }
 
 async fn handle(webhook: Webhook, state: State, body: Bytes) -> Response {
-    if body.len() <= SMALL_BYTES_MAX {
-        return answer(webhook, &state, &body);
+    let permit = match body.len() <= SMALL_BYTES_MAX {
+        true => None,
+        false => Some(Arc::clone(&state.inner.large).acquire_owned().await),
+    };
+    let reader = state.clone();
+    let (read, permit) = match work(permit, move || read_review(webhook, &reader, &body)).await {
+        Ok(read) => read,
+        Err(failed) => return failed,
+    };
+    let request = match read {
+        Ok(request) => request,
+        Err(unreadable) => return unreadable,
+    };
+    let pod_group = state.pod_group_for(webhook, &request).await;
+    let answered = work(permit, move || answer(webhook, &state, request, pod_group.as_ref())).await;
+    answered.map_or_else(|failed| failed, |(response, _)| response)
+}
+
+/// Runs work on a large review, which has a permit, on a blocking thread. The permit is held until the work is done, even if the API
+/// server has closed the connection.
+async fn work<P: Send + 'static, T: Send + 'static>(
+    permit: Option<P>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<(T, Option<P>), Response> {
+    if permit.is_none() {
+        return Ok((work(), permit));
     }
-    let permit = Arc::clone(&state.inner.large).acquire_owned().await;
-    let reviewed = tokio::task::spawn_blocking(move || {
-        // Held until the work is done, even if the API server has closed the connection.
-        let _permit = permit;
-        answer(webhook, &state, &body)
-    });
-    reviewed.await.unwrap_or_else(|error| {
+    let done = tokio::task::spawn_blocking(move || (work(), permit)).await;
+    done.map_err(|error| {
         let text = format!("reviewing the request failed: {error}");
         (StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
     })
 }
 
-fn answer(webhook: Webhook, state: &State, body: &[u8]) -> Response {
-    let review: AdmissionReview = match serde_json::from_slice(body) {
-        Ok(review) => review,
-        Err(error) => {
-            state.count_request(webhook, "unreadable");
-            return (StatusCode::BAD_REQUEST, format!("this is no AdmissionReview: {error}")).into_response();
-        }
-    };
-    let verdict = state.review(webhook, &review.request);
+fn read_review(webhook: Webhook, state: &State, body: &[u8]) -> Result<Request, Response> {
+    let review: Result<AdmissionReview, _> = serde_json::from_slice(body);
+    review.map(|review| review.request).map_err(|error| {
+        state.count_request(webhook, "unreadable");
+        (StatusCode::BAD_REQUEST, format!("this is no AdmissionReview: {error}")).into_response()
+    })
+}
+
+fn answer(webhook: Webhook, state: &State, request: Request, pod_group: Option<&PodGroup>) -> Response {
+    let verdict = state.review(webhook, &request, pod_group);
     let result = match &verdict.decision {
         Decision::Allowed => "allowed",
         Decision::Patched(_) => "changed",
@@ -192,13 +278,13 @@ fn answer(webhook: Webhook, state: &State, body: &[u8]) -> Response {
     if let Decision::Denied { message, .. } = &verdict.decision {
         tracing::info!(
             path = webhook.path(),
-            user = review.request.user_info.username,
+            user = request.user_info.username,
             message,
             "refused"
         );
     }
     state.count_request(webhook, result);
-    axum::Json(AdmissionReviewResponse::new(review.request.uid, verdict)).into_response()
+    axum::Json(AdmissionReviewResponse::new(request.uid, verdict)).into_response()
 }
 
 #[cfg(test)]

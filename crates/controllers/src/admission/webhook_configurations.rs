@@ -31,6 +31,8 @@ pub(crate) const VALIDATING: Resource = Resource::new(
 pub const MUTATE_POD: &str = "/mutate--v1-pod";
 /// Path of the webhook that validates pods.
 pub const VALIDATE_POD: &str = "/validate--v1-pod";
+/// Path of the webhook that validates in-place resizes of pods.
+pub const VALIDATE_POD_RESIZE: &str = "/validate--v1-pod-resize";
 /// Path of the webhook that validates queues.
 pub const VALIDATE_QUEUE: &str = "/validate-scheduling-run-ai-v2-queue";
 /// Path of the webhook that validates pod groups.
@@ -54,7 +56,11 @@ pub(crate) const ALL: [(&Resource, &str); 4] = [
 pub fn webhook_configurations(settings: &Settings, bundle: &str) -> [Value; 4] {
     let webhooks = [
         json!([mutate_pod(settings, bundle)]),
-        json!([validate_pod(settings, bundle), validate_topology(settings, bundle)]),
+        json!([
+            validate_pod(settings, bundle),
+            validate_pod_resize(settings, bundle),
+            validate_topology(settings, bundle)
+        ]),
         // Without webhooks the configuration stays, empty: admission may not delete webhook configurations.
         match settings.queue_webhook {
             Feature::On => json!([
@@ -112,6 +118,16 @@ fn validate_pod(settings: &Settings, bundle: &str) -> Value {
     let conditions = hook["matchConditions"].as_array_mut().expect("written as a list");
     conditions.push(json!({"name": "not-ours", "expression": format!("!({})", is_trusted(settings))}));
     conditions.push(json!({"name": "something-changed", "expression": relevant}));
+    hook
+}
+
+/// Fails open, as in KAI: a resize must not depend on this webhook, because an autoscaler may make it to save a pod.
+fn validate_pod_resize(settings: &Settings, bundle: &str) -> Value {
+    let rules = [pods(&["UPDATE"], "pods/resize")];
+    let name = format!("resize.{}", webhook_name(settings));
+    let mut hook = webhook(settings, bundle, &name, VALIDATE_POD_RESIZE, &rules);
+    hook["failurePolicy"] = "Ignore".into();
+    restrict_to_our_pods(&mut hook, settings);
     hook
 }
 

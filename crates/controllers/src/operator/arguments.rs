@@ -2,7 +2,8 @@
 
 use kai_api::crd::ConfigSpec;
 use kai_api::crd::config::{
-    AdmissionConfig, BinderConfig, GlobalConfig, QueueControllerConfig, ResourceReservationConfig,
+    AdmissionConfig, BinderConfig, GlobalConfig, NodeScaleAdjusterConfig, QueueControllerConfig,
+    ResourceReservationConfig,
 };
 use kai_api::{GpuSharingMode, keys};
 use serde_json::{Value, json};
@@ -18,13 +19,15 @@ pub(super) enum Controller {
     PodGrouper,
     PodGroups,
     Queues,
+    NodeScaleAdjuster,
 }
 
 impl Controller {
-    const ALL: [(Controller, &str); 3] = [
+    const ALL: [(Controller, &str); 4] = [
         (Controller::PodGrouper, "pod-grouper"),
         (Controller::PodGroups, "pod-group-controller"),
         (Controller::Queues, "queue-controller"),
+        (Controller::NodeScaleAdjuster, "node-scale-adjuster"),
     ];
 
     /// Runs this controller and no other. The installation creates the default queues and priority classes.
@@ -138,6 +141,28 @@ pub(super) fn queue_controller(config: &QueueControllerConfig, flags: &mut Flags
     );
 }
 
+/// The flags of the node-scale adjuster.
+pub(super) fn node_scale_adjuster(
+    config: &NodeScaleAdjusterConfig,
+    names: &Names<'_>,
+    installation: &Installation,
+    flags: &mut Flags,
+) {
+    names.scheduler_name(flags);
+    let absent = Default::default();
+    let args = config.args.as_ref().unwrap_or(&absent);
+    let image = args.scaling_pod_image.as_ref();
+    // As for reservation pods: a process that runs all roles need not know its image.
+    if installation.runner == Runner::Deployments || image.is_some() {
+        flags.set("scaling-pod-image", image_url(image, &installation.image));
+    }
+    let policy = image.and_then(|image| image.pull_policy.as_ref());
+    flags.set_some("scaling-pod-image-pull-policy", policy);
+    flags.set_some("scale-adjust-namespace", args.node_scale_namespace.as_ref());
+    flags.set_some("scaling-pod-service-account", args.node_scale_service_account.as_ref());
+    flags.set_some("gpu-memory-to-fraction-ratio", args.gpu_memory_to_fraction_ratio);
+}
+
 /// The flags of the binder.
 pub(super) fn binder(
     config: &BinderConfig,
@@ -235,6 +260,15 @@ pub(super) fn admission(spec: &ConfigSpec, namespace: &str, names: &Names<'_>, f
 fn admission_switches(config: &AdmissionConfig, flags: &mut Flags) {
     flags.set_some("block-nvidia-visible-devices", config.block_nvidia_visible_devices);
     flags.set_some("queue-label-selector", config.queue_label_selector);
+    let resize = config.in_place_pod_resize.as_ref();
+    flags.set_some(
+        "validate-pod-resize-quota",
+        resize.and_then(|resize| resize.validate_quota),
+    );
+    flags.set_some(
+        "block-upsize-on-bounded-queues",
+        resize.and_then(|resize| resize.block_upsize_on_bounded_queues),
+    );
     let class = config.gpu_fraction_runtime_class_name.as_ref();
     let legacy = config.gpu_pod_runtime_class_name.as_ref();
     flags.set_some("gpu-fraction-runtime-class-name", class.or(legacy));

@@ -23,6 +23,8 @@ pub enum Role {
     PodGroupController,
     /// The queue controller.
     QueueController,
+    /// The node-scale adjuster.
+    NodeScaleAdjuster,
 }
 
 impl Role {
@@ -32,11 +34,13 @@ impl Role {
             Role::Scheduler => "scheduler",
             Role::Binder => "binder",
             Role::Admission => "admission",
-            Role::PodGrouper | Role::PodGroupController | Role::QueueController => "controllers",
+            Role::PodGrouper | Role::PodGroupController | Role::QueueController | Role::NodeScaleAdjuster => {
+                "controllers"
+            }
         }
     }
 
-    /// The service account; the installation creates it with its permissions. The three controllers share one.
+    /// The service account; the installation creates it with its permissions. The controllers share one.
     fn service_account(self) -> &'static str {
         self.command()
     }
@@ -46,7 +50,11 @@ impl Role {
     fn strategy(self) -> &'static str {
         match self {
             Role::Scheduler | Role::Binder => "Recreate",
-            Role::Admission | Role::PodGrouper | Role::PodGroupController | Role::QueueController => "RollingUpdate",
+            Role::Admission
+            | Role::PodGrouper
+            | Role::PodGroupController
+            | Role::QueueController
+            | Role::NodeScaleAdjuster => "RollingUpdate",
         }
     }
 
@@ -54,7 +62,12 @@ impl Role {
     fn default_resources(self) -> Value {
         match self {
             Role::Scheduler => json!({ "requests": { "cpu": "50m", "memory": "64Mi" } }),
-            Role::Binder | Role::Admission | Role::PodGrouper | Role::PodGroupController | Role::QueueController => {
+            Role::Binder
+            | Role::Admission
+            | Role::PodGrouper
+            | Role::PodGroupController
+            | Role::QueueController
+            | Role::NodeScaleAdjuster => {
                 json!({ "requests": { "cpu": "10m", "memory": "32Mi" } })
             }
         }
@@ -190,7 +203,7 @@ impl Port {
 }
 
 /// Names of KAI's images, one per program. A Config that KAI left names them, and its programs do not know kai's flags.
-const IMAGES_OF_KAI: [&str; 9] = [
+const IMAGES_OF_KAI: [&str; 10] = [
     "admission",
     "binder",
     "nodescaleadjuster",
@@ -199,6 +212,7 @@ const IMAGES_OF_KAI: [&str; 9] = [
     "queuecontroller",
     "resource-reservation",
     "resourcereservation",
+    "scalingpod",
     "scheduler",
 ];
 

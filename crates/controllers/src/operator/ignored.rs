@@ -12,7 +12,7 @@ const ALWAYS: [(&str, &str); 20] = [
         "global.daemonsetsTolerations",
         "the installation sets up the node agent",
     ),
-    ("nodeScaleAdjuster", "kai has no node scale adjuster"),
+    ("nodeScaleAdjuster.service.k8sClientConfig", CLIENTS),
     ("numaPlacementExporter", "kai has no NUMA placement exporter"),
     (
         "prometheus.externalPrometheusUrl",
@@ -150,7 +150,11 @@ fn starts_with(path: &[&str], prefix: &str) -> bool {
 fn is_absent_component(path: &[&str], spec: &Value) -> bool {
     match path[0] {
         "prometheus" => spec["prometheus"]["enabled"] == false,
-        component @ ("nodeScaleAdjuster" | "numaPlacementExporter") => spec[component]["service"]["enabled"] == false,
+        "nodeScaleAdjuster" => {
+            spec["nodeScaleAdjuster"]["service"]["enabled"] != true
+                && path != ["nodeScaleAdjuster", "service", "enabled"]
+        }
+        "numaPlacementExporter" => spec["numaPlacementExporter"]["service"]["enabled"] == false,
         _ => false,
     }
 }

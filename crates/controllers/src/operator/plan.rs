@@ -80,6 +80,7 @@ pub fn plan(
         roles.pod_grouper(),
         roles.pod_group_controller(),
         roles.queue_controller(),
+        roles.node_scale_adjuster(),
     ];
     let mut shards: Vec<ShardPlan> = shards.iter().map(|shard| inputs.plan(shard)).collect();
     shards.sort_by(|a, b| a.shard.cmp(&b.shard));
@@ -280,6 +281,25 @@ impl Roles<'_> {
         let port = service_port(name, metrics.port.unwrap_or(METRICS_PORT), "metrics");
         component.service = Some(ServicePlan::of(&[port]));
         arguments::queue_controller(config, &mut component.role_flags);
+        Some(component)
+    }
+
+    /// Only if the Config has it: few clusters have an autoscaler, and the adjuster needs a namespace of its own.
+    fn node_scale_adjuster(&self) -> Option<Component> {
+        let config = self.spec.node_scale_adjuster.as_ref()?;
+        let parts = Parts {
+            service: config.service.as_ref(),
+            replicas: None,
+            vpa: config.vpa.as_ref(),
+        };
+        let is_wanted = config.service.as_ref().and_then(|service| service.enabled) == Some(true);
+        let name = "node-scale-adjuster";
+        let which = Controller::NodeScaleAdjuster;
+        let mut component = self
+            .controller(Role::NodeScaleAdjuster, name, which, parts)
+            .filter(|_| is_wanted)?;
+        component.serve(METRICS_PORT, PROBE_PORT);
+        arguments::node_scale_adjuster(config, self.names, self.installation, &mut component.role_flags);
         Some(component)
     }
 }

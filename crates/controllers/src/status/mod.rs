@@ -6,3 +6,5 @@ pub mod pod_groups;
 mod queue_metrics;
 pub mod queues;
 mod resource_amounts;
+
+pub(crate) use resource_amounts::amount_text;

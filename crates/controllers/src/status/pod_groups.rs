@@ -300,8 +300,8 @@ pub(crate) fn resources_status(
     let (mut allocated, mut non_preemptible) = (ResourceAmounts::default(), ResourceAmounts::default());
     for (pod, is_non_preemptible) in pods.iter().zip(is_non_preemptible) {
         let mut own = ResourceAmounts::default();
-        for (name, milli) in pod.container_requests_milli() {
-            own.add_milli(name, milli);
+        for (name, milli) in pod.requests_milli() {
+            own.add_milli(&name, milli);
         }
         requested.add(&own);
         let gpus = pod.gpu_usage();

@@ -112,6 +112,11 @@ fn rounded(nano: i128, unit: i128) -> i128 {
     }
 }
 
+/// The text of an amount in thousandths.
+pub(crate) fn amount_text(name: &str, milli: i128) -> String {
+    text(name, milli.saturating_mul(NANO_PER_MILLI))
+}
+
 fn is_bytes(name: &str) -> bool {
     name == keys::RESOURCE_MEMORY || name == "ephemeral-storage" || name.starts_with("hugepages-")
 }

@@ -3,8 +3,8 @@
 use crate::cluster::Cluster;
 use crate::ids::{NodeId, PodId, Symbol};
 use crate::model::{
-    EnforcementTier, FractioningCondition, Gpus, Labels, MemoryKind, MigStrategy, NodeSpec, QueueResources,
-    UNKNOWN_GPU_MEMORY_MIB, counted_gpu_memory_mib,
+    EnforcementTier, FractioningCondition, Gpus, Labels, MemoryKind, MigStrategy, NodeCondition, NodeSpec,
+    QueueResources, UNKNOWN_GPU_MEMORY_MIB, counted_gpu_memory_mib,
 };
 use crate::tables::{ExtendedResource, FreeResources, Node, NodeResources, add_row};
 
@@ -147,6 +147,7 @@ impl Cluster {
             taints: spec.taints.clone(),
             unschedulable: spec.unschedulable,
             not_ready: !spec.conditions.is_empty(),
+            leaving: spec.conditions.contains(&NodeCondition::Leaving),
             allocatable,
             free: FreeResources {
                 idle: allocatable,
@@ -196,6 +197,7 @@ fn absent_node() -> Node {
         taints: Vec::new(),
         unschedulable: true,
         not_ready: true,
+        leaving: false,
         allocatable: NodeResources::ZERO,
         free: FreeResources::default(),
         extended: Vec::new(),

@@ -85,6 +85,8 @@ pub enum NodeCondition {
     PidPressure,
     /// The network is not set up.
     NetworkUnavailable,
+    /// The node is being removed on purpose: by a cluster autoscaler, or because it was shut down or deleted.
+    Leaving,
 }
 
 /// A taint.

@@ -54,6 +54,10 @@ pub(crate) fn kind_check(node: &Node, shape: &Shape) -> Result<(), Check> {
     if matches!(shape.gpu, GpuKind::Memory { .. }) && !node.memory_known {
         return Err(Check::GpuMemoryUnknown);
     }
+    // No toleration helps: a pod that tolerates every taint would go with the node.
+    if node.leaving {
+        return Err(Check::Leaving);
+    }
     if node.unschedulable {
         return Err(Check::Unschedulable);
     }

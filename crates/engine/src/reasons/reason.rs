@@ -182,6 +182,8 @@ pub enum Check {
     Unschedulable,
     /// Not ready or under pressure.
     NotReady,
+    /// Being removed.
+    Leaving,
     /// Node selector or required node affinity.
     NodeAffinity,
     /// Taints.
@@ -238,6 +240,8 @@ pub enum EvictionReason {
     },
     /// The gang of the pod ran below its minimum for too long.
     StaleGang,
+    /// The gang of the pod falls below its minimum while it has pods on a node that is being removed.
+    LeavingNode,
     /// The pod is a background pod in the way of other gangs.
     Background {
         /// Pods of its gang that were evicted together.

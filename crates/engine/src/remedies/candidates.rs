@@ -507,6 +507,7 @@ fn relax(trials: &mut Trials<'_>, base: &Outcome) -> Option<Vec<Step>> {
         | Check::Extended
         | Check::Unschedulable
         | Check::NotReady
+        | Check::Leaving
         | Check::MigMismatch
         | Check::GpuMemoryUnknown
         | Check::SmSharingOnly

@@ -104,6 +104,7 @@ fn missing(node: &Node, shape: &Shape, check: Check) -> (i64, i64) {
         }
         Check::Unschedulable
         | Check::NotReady
+        | Check::Leaving
         | Check::NodeAffinity
         | Check::Taints
         | Check::HostPorts

@@ -132,7 +132,10 @@ pub(crate) struct Node {
     pub(crate) labels: Labels,
     pub(crate) taints: Vec<Taint>,
     pub(crate) unschedulable: bool,
+    /// It has a condition that keeps pods away; leaving is one.
     pub(crate) not_ready: bool,
+    /// It is being removed.
+    pub(crate) leaving: bool,
     pub(crate) allocatable: NodeResources,
     pub(crate) free: FreeResources,
     pub(crate) extended: Vec<ExtendedResource>,

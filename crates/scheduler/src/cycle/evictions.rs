@@ -46,7 +46,7 @@ impl Evictions {
 fn action(reason: &EvictionReason) -> Action {
     match reason {
         EvictionReason::For { action, .. } => *action,
-        EvictionReason::StaleGang => Action::StaleGangEviction,
+        EvictionReason::StaleGang | EvictionReason::LeavingNode => Action::StaleGangEviction,
         EvictionReason::Background { .. } => Action::BackgroundPods,
     }
 }
@@ -61,7 +61,7 @@ fn eviction_event(
     let pods = names.len() as u64;
     let (evictor, all_pods) = match reason {
         EvictionReason::For { gang, pods, .. } => (Some(gang), u64::from(*pods)),
-        EvictionReason::StaleGang | EvictionReason::Background { .. } => (None, pods),
+        EvictionReason::StaleGang | EvictionReason::LeavingNode | EvictionReason::Background { .. } => (None, pods),
     };
     let evictor_workload = evictor.map(|gang| mirror.workload(gang)).unwrap_or_default();
     let evictor = |part: fn(&GangKey) -> &String| evictor.map(|gang| part(gang)).cloned().unwrap_or_default();

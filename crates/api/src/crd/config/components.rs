@@ -156,6 +156,9 @@ pub struct AdmissionConfig {
     /// Whether to handle only namespaces with a queue label.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_label_selector: Option<bool>,
+    /// Checks of in-place resizes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_place_pod_resize: Option<InPlacePodResize>,
     /// Name of the validating webhook configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validating_webhook_configuration_name: Option<String>,
@@ -171,6 +174,18 @@ pub struct AdmissionConfig {
     /// Vertical autoscaling of the component's pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vpa: Option<Vpa>,
+}
+
+/// Checks of in-place resizes of pods.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct InPlacePodResize {
+    /// Whether a resize has to fit the limits and quotas of the pod's queue; true if unset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub validate_quota: Option<bool>,
+    /// Whether to refuse every resize to more CPU or memory in a queue with a limit, or for non-preemptible pods a quota; false if unset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block_upsize_on_bounded_queues: Option<bool>,
 }
 
 /// Ports of admission.

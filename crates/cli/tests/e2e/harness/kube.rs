@@ -27,6 +27,7 @@ const CLEAN_MAX: Duration = Duration::from_secs(60);
 const GLANCE: Duration = Duration::from_millis(100);
 
 const RBAC: &str = include_str!("../../../../../deploy/rbac.yaml");
+const AUTOSCALING: &str = include_str!("../../../../../deploy/autoscaling.yaml");
 
 /// Shorter than usual, because this is real time.
 const TIMES: LeaseTimes = LeaseTimes {
@@ -68,12 +69,12 @@ impl Kube {
         let runtime_class = json!({
             "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": { "name": keys::RUNTIME_CLASS }, "handler": "nvidia",
         });
-        let permissions = serde_saphyr::from_multiple::<Value>(RBAC).unwrap();
+        let permissions = [RBAC, AUTOSCALING].map(|text| serde_saphyr::from_multiple::<Value>(text).unwrap());
         let objects = namespaces
             .into_iter()
             .chain([runtime_class])
             .chain(kai_api::crd::crds())
-            .chain(permissions);
+            .chain(permissions.into_iter().flatten());
         for object in objects.filter(|object| !object.is_null()) {
             self.apply(object).await;
         }

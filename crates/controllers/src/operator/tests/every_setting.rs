@@ -12,6 +12,7 @@ fn base_config() -> Value {
         "podGrouper": { "service": service },
         "binder": component, "admission": component, "scheduler": component,
         "queueController": component, "podGroupController": component,
+        "nodeScaleAdjuster": { "vpa": { "enabled": true }, "service": { "enabled": true, "podDisruptionBudget": { "enabled": true } } },
     })
 }
 

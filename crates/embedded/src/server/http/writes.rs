@@ -284,7 +284,8 @@ fn write_options(context: &RequestContext<'_>) -> Result<WriteOptions, StatusErr
         "scale" if context.kind.scale.is_some() => options.subresource = "scale",
         // These subresources take the whole object; the server does not restrict which part changes.
         "finalize" if context.kind.is("", "namespaces") => {}
-        "ephemeralcontainers" | "resize" if context.kind.is("", "pods") => {}
+        "ephemeralcontainers" if context.kind.is("", "pods") => {}
+        "resize" if context.kind.is("", "pods") => options.subresource = "resize",
         _ => return Err(StatusError::no_such_path()),
     }
     Ok(options)

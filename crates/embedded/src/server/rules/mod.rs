@@ -89,15 +89,18 @@ pub(crate) fn complete_new(store: &mut Store, kind: &Kind, object: &mut Value) {
     }
 }
 
-/// Validates an object.
-pub(crate) fn check(kind: &Kind, old: Option<&Object>, new: &Value) -> Result<(), StatusError> {
+/// Validates an object, or a write to one of its subresources.
+pub(crate) fn check(kind: &Kind, old: Option<&Object>, new: &Value, subresource: &str) -> Result<(), StatusError> {
     let mut causes = metadata::check(&new["metadata"]);
     if let Some(custom) = &kind.custom {
         if let Some(schema) = &custom.schema {
             causes.extend(schema::check(new, old.map(|o| &**o), schema));
         }
     } else if kind.is("", "pods") {
-        causes.extend(pods::check(old.map(|o| &**o), new));
+        causes.extend(match (old, subresource) {
+            (Some(old), "resize") => pods::check_resize(old, new),
+            _ => pods::check(old.map(|o| &**o), new),
+        });
     } else {
         causes.extend(validation::check(kind, old.map(|o| &**o), new));
     }

@@ -234,6 +234,38 @@ pub(super) fn check(old: Option<&Value>, new: &Value) -> Vec<Cause> {
     causes
 }
 
+/// Validates an in-place resize: only CPU and memory of containers and of the pod change.
+pub(super) fn check_resize(old: &Value, new: &Value) -> Vec<Cause> {
+    let mut causes = pod_spec::check(&new["spec"], "spec");
+    if sizes_removed(&old["spec"]) != sizes_removed(&new["spec"]) {
+        causes.push(Cause::forbidden("spec", "only cpu and memory resources are mutable"));
+    }
+    causes
+}
+
+fn sizes_removed(spec: &Value) -> Value {
+    fn remove(resources: &mut Value) {
+        for list in ["requests", "limits"] {
+            if let Some(amounts) = resources.get_mut(list).and_then(Value::as_object_mut) {
+                amounts.remove("cpu");
+                amounts.remove("memory");
+            }
+        }
+    }
+    let mut spec = spec.clone();
+    for list in ["containers", "initContainers"] {
+        let containers = spec.get_mut(list).and_then(Value::as_array_mut);
+        containers
+            .into_iter()
+            .flatten()
+            .for_each(|container| remove(&mut container["resources"]));
+    }
+    if spec.get("resources").is_some() {
+        remove(&mut spec["resources"]);
+    }
+    spec
+}
+
 /// The new spec with all allowed changes reverted.
 fn without_allowed_changes(old: &Value, new: &Value) -> Value {
     let mut new = new.clone();
@@ -309,6 +341,25 @@ mod tests {
         let container = &pod["spec"]["containers"][0];
         assert_eq!(container["resources"]["requests"]["nvidia.com/gpu"], 1);
         assert_eq!(container["imagePullPolicy"], "IfNotPresent");
+    }
+
+    #[test]
+    fn a_resize_changes_cpu_and_memory_only() {
+        let old = json!({"spec": {"containers": [{"name": "a", "image": "x", "resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "1"}}}]}});
+        let causes = |edit: fn(&mut Value)| {
+            let mut new = old.clone();
+            edit(&mut new["spec"]["containers"][0]);
+            check_resize(&old, &new).len()
+        };
+        assert_eq!(
+            causes(|container| container["resources"]["requests"]["cpu"] = json!("2")),
+            0
+        );
+        assert_eq!(
+            causes(|container| container["resources"]["requests"]["nvidia.com/gpu"] = json!("2")),
+            1
+        );
+        assert_eq!(causes(|container| container["image"] = json!("y")), 1);
     }
 
     #[test]

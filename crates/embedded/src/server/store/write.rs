@@ -162,7 +162,7 @@ impl Store {
         rules::default_object(kind, &mut new);
         self.assign_name(kind, &mut new)?;
         let key = Key::of(&new);
-        rules::check(kind, None, &new)?;
+        rules::check(kind, None, &new, "")?;
         rules::validate_create(self, kind, &new)?;
         check_size(&new)?;
         if self.tables[kind.table].objects.contains_key(&key) {
@@ -284,7 +284,7 @@ impl Store {
         if options.part == Part::Main {
             check_finalizers(kind, &old, &new)?;
         }
-        rules::check(kind, Some(&old), &new)?;
+        rules::check(kind, Some(&old), &new, options.subresource)?;
         check_size(&new)?;
         self.track_managed_fields(kind, &old, &mut new, options);
         if options.dry_run || new == *old {

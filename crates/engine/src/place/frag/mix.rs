@@ -165,6 +165,7 @@ impl Mix {
             .map(|kind| Node {
                 unschedulable: false,
                 not_ready: false,
+                leaving: false,
                 ..ledger.node(kind.example).clone()
             })
             .collect();

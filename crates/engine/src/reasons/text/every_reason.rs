@@ -208,6 +208,10 @@ fn a_pod_that_waits_for_others_or_was_evicted() {
         "its gang runs below its minimum for too long",
     );
     check(
+        Reason::Evicted(EvictionReason::LeavingNode),
+        "its gang falls below its minimum and has pods on a node that is being removed; it moves as a whole",
+    );
+    check(
         Reason::Evicted(EvictionReason::Background {
             pods: 1,
             cause: BackgroundCause::Room,
@@ -241,6 +245,7 @@ fn a_node_that_fails_a_check() {
         ),
         (Check::Unschedulable, "node is unschedulable"),
         (Check::NotReady, "node has NotReady condition or is under pressure"),
+        (Check::Leaving, "node(s) that are being removed from the cluster"),
         (Check::NodeAffinity, "node(s) didn't match Pod's node affinity/selector"),
         (Check::Taints, "node(s) had untolerated taint(s)"),
         (

@@ -206,6 +206,10 @@ impl fmt::Display for ReasonText<'_, EvictionReason> {
                 write!(f, "{what} {gang} ({} in all{moved})", counted(&pods.to_string(), "pod"))
             }
             EvictionReason::StaleGang => write!(f, "its gang runs below its minimum for too long"),
+            EvictionReason::LeavingNode => write!(
+                f,
+                "its gang falls below its minimum and has pods on a node that is being removed; it moves as a whole"
+            ),
             EvictionReason::Background { pods, cause } => {
                 let cause = match cause {
                     BackgroundCause::Room => "made room for other workloads",

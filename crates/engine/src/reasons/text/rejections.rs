@@ -19,6 +19,7 @@ impl Check {
             Check::Extended => "node(s) didn't have enough resources: extended resources",
             Check::Unschedulable => "node is unschedulable",
             Check::NotReady => "node has NotReady condition or is under pressure",
+            Check::Leaving => "node(s) that are being removed from the cluster",
             Check::NodeAffinity => "node(s) didn't match Pod's node affinity/selector",
             Check::Taints => "node(s) had untolerated taint(s)",
             Check::HostPorts => "node(s) didn't have free ports for the requested pod ports",

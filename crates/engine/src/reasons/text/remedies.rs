@@ -147,7 +147,8 @@ impl fmt::Display for ReasonText<'_, NearestMiss> {
             Check::Extended => write!(f, "{node} lacks {missing} of a requested resource")?,
             Check::Unschedulable => write!(f, "{node} has room but is cordoned")?,
             Check::NotReady => write!(f, "{node} has room but is not ready")?,
-            Check::NodeAffinity
+            Check::Leaving
+            | Check::NodeAffinity
             | Check::Taints
             | Check::HostPorts
             | Check::PodAffinity
@@ -424,6 +425,7 @@ impl NodeCondition {
             NodeCondition::DiskPressure => "disk pressure",
             NodeCondition::PidPressure => "PID pressure",
             NodeCondition::NetworkUnavailable => "network unavailable",
+            NodeCondition::Leaving => "being removed",
         }
     }
 }
