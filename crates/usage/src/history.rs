@@ -81,6 +81,12 @@ impl History {
         self.forget(now);
     }
 
+    /// What held from one time to another, however long. For simulations, which know it.
+    pub fn hold(&mut self, from: Millis, until: Millis, observation: &Observation) {
+        self.add(from, until, observation);
+        self.forget(until);
+    }
+
     /// The usage of each queue that had any in the window, as of now.
     pub fn usage(&self, now: Millis) -> UsageByQueue {
         let start = self.window.start(now);
