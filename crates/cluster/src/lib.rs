@@ -43,7 +43,7 @@ pub use owner::{ANCHOR, CLUSTER_ROLE, InstallationOwner};
 pub use path::printable;
 pub use pods::{PodChange, PodMeta};
 pub use port_forward::{PodAnswer, PodPort};
-pub use role::{Context, Health, LeaderGauge, Metrics, ReadinessHold, RoleFuture};
+pub use role::{Context, Health, LeaderGauge, Metrics, NAMESPACE, ReadinessHold, RoleFuture};
 pub use version::VERSION;
 pub use view_authorizer::{ViewAccess, ViewAuthorizer};
 pub use work_queue::{WorkQueue, WorkResult};

@@ -49,8 +49,8 @@ impl Client {
         })
     }
 
-    /// The owner of the leases in this namespace; `None` if it does not exist or this account may not read it.
-    pub(crate) async fn lease_owner(&self, namespace: &str) -> Result<Option<Value>, Error> {
+    /// The owner of the leases and of other objects that kai creates in its namespace; `None` if it does not exist or this account may not read it.
+    pub async fn lease_owner(&self, namespace: &str) -> Result<Option<Value>, Error> {
         let role = Target {
             resource: &ROLE,
             namespace,

@@ -32,7 +32,12 @@ pub struct Context {
     pub metrics: Metrics,
     /// The role reports here that it makes progress.
     pub health: Health,
+    /// The namespace of kai.
+    pub namespace: Arc<str>,
 }
+
+/// The namespace of kai, if nothing says otherwise.
+pub const NAMESPACE: &str = "kai-scheduler";
 
 impl Context {
     /// A context with its own informers.
@@ -45,6 +50,15 @@ impl Context {
             clock,
             metrics,
             health: Health::default(),
+            namespace: NAMESPACE.into(),
+        }
+    }
+
+    /// The same context, with another namespace of kai.
+    pub fn in_namespace(self, namespace: &str) -> Context {
+        Context {
+            namespace: namespace.into(),
+            ..self
         }
     }
 

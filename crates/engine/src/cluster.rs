@@ -15,7 +15,7 @@ use crate::place::frag::PriceState;
 use crate::place::{Domains, ShapeIndexes, VolumePools};
 use crate::report::{Anomaly, CycleProgress, Decision, PendingGang, Report, Status};
 use crate::share::divide_tree;
-use crate::tables::{Placement, PodSet};
+use crate::tables::{Node, Placement, PodSet};
 use crate::work::Rounds;
 
 /// Everything the engine knows about a cluster. [`Cluster::apply`] changes it, [`Cluster::cycle`] decides.
@@ -349,19 +349,31 @@ impl Cluster {
             .iter()
             .filter(|node| !node.not_ready && !node.unschedulable)
         {
-            let mig: Gpus = node
-                .extended
-                .iter()
-                .map(|extended| self.resources.mig_gpus(extended.resource) * extended.allocatable)
-                .sum();
-            let allocatable = QueueResources {
-                cpu_milli: node.allocatable.cpu_milli,
-                memory_bytes: node.allocatable.memory_bytes,
-                gpus: Gpus::whole(node.allocatable.gpus) + mig,
-            };
-            total += allocatable - node.foreign;
+            total += self.allocatable(node) - node.foreign;
         }
         total
+    }
+
+    /// The resources of all nodes, whether or not they are ready and whoever uses them: what past usage is a part of.
+    pub fn capacity(&self) -> QueueResources {
+        let nodes = self.node_ids.values().map(|id| self.ledger.node(*id));
+        nodes.fold(QueueResources::ZERO, |mut sum, node| {
+            sum += self.allocatable(node);
+            sum
+        })
+    }
+
+    fn allocatable(&self, node: &Node) -> QueueResources {
+        let mig: Gpus = node
+            .extended
+            .iter()
+            .map(|extended| self.resources.mig_gpus(extended.resource) * extended.allocatable)
+            .sum();
+        QueueResources {
+            cpu_milli: node.allocatable.cpu_milli,
+            memory_bytes: node.allocatable.memory_bytes,
+            gpus: Gpus::whole(node.allocatable.gpus) + mig,
+        }
     }
 
     /// Brings `active_gangs` up to date with the gangs that changed.

@@ -139,3 +139,4 @@ mod work;
 
 pub use cluster::Cluster;
 pub use gangs::core_of;
+pub use share::{ShareRequest, fair_shares};

@@ -21,6 +21,7 @@ mod metrics;
 mod settings;
 mod snapshot;
 mod snapshot_settings;
+mod usage;
 mod writers;
 
 pub use args::Args;

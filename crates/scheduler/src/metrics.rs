@@ -3,6 +3,7 @@
 
 mod objects;
 mod search;
+mod usage;
 
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::Duration;
@@ -22,6 +23,7 @@ use rustc_hash::FxHashSet;
 
 use self::objects::{NamedQueue, ObjectMetrics};
 use self::search::SearchMetrics;
+use self::usage::UsageMetrics;
 
 type FloatGauge = Gauge<f64, AtomicU64>;
 type IntGauge = Gauge<i64, AtomicI64>;
@@ -88,6 +90,7 @@ pub(crate) struct Metrics {
     assumed: IntGauge,
     status_backlog: IntGauge,
     broken_invariants: Family<InvariantLabels, Counter>,
+    usage: UsageMetrics,
     /// Uids of the pod groups in `evicted`. `Family` has no length.
     evicted_groups: Mutex<FxHashSet<String>>,
 }
@@ -123,10 +126,12 @@ impl Metrics {
             assumed: IntGauge::default(),
             status_backlog: IntGauge::default(),
             broken_invariants: Family::default(),
+            usage: UsageMetrics::new(task_latency()),
             evicted_groups: Mutex::default(),
         };
         metrics.register_kai_metrics(registry);
         metrics.search.register(registry);
+        metrics.usage.register(registry);
         metrics.register_own_metrics(registry);
         metrics.start_series();
         metrics
@@ -294,6 +299,11 @@ impl Metrics {
     /// Records the time from a decision to its successful write.
     pub(crate) fn bound_after(&self, duration: Duration) {
         self.task_bind.observe(duration.as_secs_f64() * 1e3);
+    }
+
+    /// The metrics of usage over time.
+    pub(crate) fn usage(&self) -> &UsageMetrics {
+        &self.usage
     }
 
     /// Counts a failed write.

@@ -44,6 +44,8 @@ pub struct Settings {
     pub mig_label: String,
     /// Which pods are background pods.
     pub background: BackgroundSelector,
+    /// Where usage over time comes from; `None` = fair shares follow present usage only.
+    pub usage: Option<kai_usage::UsageSettings>,
     /// The mode of GPU sharing.
     pub gpu_sharing: GpuSharingMode,
     /// Whether fair shares follow the hierarchy of queues. Otherwise all leaf queues are siblings.
@@ -109,6 +111,7 @@ impl Settings {
             mig_label: args.mig_worker_node_label_key,
             gpu_sharing: args.gpu_sharing_mode,
             background: file.background,
+            usage: file.usage,
             full_hierarchy_fairness: args.full_hierarchy_fairness,
             bind_requests: args.bind_requests,
             // With a period of zero, cycles would starve the other tasks.

@@ -11,6 +11,7 @@
 //! | explain one pod after the run | [`explain`] |
 //! | return the result as a value | [`outcome`] |
 //! | replay a stream of pods by several policies | [`trace`] |
+//! | let queues compete over days, with usage over time | [`usage`] |
 //!
 //! The crate prints nothing: `kai-cli` formats the [`outcome::Outcome`].
 
@@ -24,6 +25,7 @@ pub mod run;
 pub mod scenario;
 mod simulated_cluster;
 pub mod trace;
+pub mod usage;
 
 pub use error::Error;
 pub use simulated_cluster::SimulatedCluster;

@@ -31,6 +31,9 @@ pub struct Queue {
     pub cpu_milli: Amounts<i64>,
     /// Memory in bytes.
     pub memory_bytes: Amounts<i64>,
+    /// What its pods held over time, by which its share is lowered. `None` = unknown, or not used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub past_usage: Option<PastUsage>,
     /// The siblings whose unused quota the borrowed GPUs come from, by name. Empty if the queue borrows no GPUs, if that is unknown, and
     /// for GPUs that are in no queue's quota.
     #[serde(default)]
@@ -39,6 +42,18 @@ pub struct Queue {
     pub gangs_waiting: Option<u32>,
     /// Gangs of this queue itself with running or starting pods. `None` = unknown.
     pub gangs_running: Option<u32>,
+}
+
+/// What the pods of a queue held over time, in millionths of what the cluster had in the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PastUsage {
+    /// Of GPUs.
+    pub gpus_millionths: i64,
+    /// Of CPU.
+    pub cpu_millionths: i64,
+    /// Of memory.
+    pub memory_millionths: i64,
 }
 
 /// A queue that leaves a part of its quota to another one.
@@ -108,8 +123,29 @@ pub(crate) fn queues(engine: &Cluster, gangs: &[Gang], knowledge: &Knowledge) ->
         let children = by_parent.remove(&Some(view.name)).into_iter().flatten();
         stack.extend(children.map(|child| (depth + 1, child)));
     }
+    // A scheduler that knows the past knows it of all queues; one that does not has none of any.
+    if queues.iter().all(|queue| queue.past_usage == Some(PastUsage::NONE)) {
+        queues.iter_mut().for_each(|queue| queue.past_usage = None);
+    }
     set_lenders(&mut queues);
     queues
+}
+
+impl PastUsage {
+    const NONE: PastUsage = PastUsage {
+        gpus_millionths: 0,
+        cpu_millionths: 0,
+        memory_millionths: 0,
+    };
+
+    fn of(view: &QueueView<'_>) -> PastUsage {
+        let millionths = |resource| (view.usage_billionths[resource] + 500) / 1_000;
+        PastUsage {
+            gpus_millionths: millionths(Resource::Gpu),
+            cpu_millionths: millionths(Resource::Cpu),
+            memory_millionths: millionths(Resource::Memory),
+        }
+    }
 }
 
 fn queue(view: &QueueView<'_>, depth: u32, (waiting, running): (u32, u32), knowledge: &Knowledge) -> Queue {
@@ -130,6 +166,7 @@ fn queue(view: &QueueView<'_>, depth: u32, (waiting, running): (u32, u32), knowl
         gpus: amounts(view, Resource::Gpu, known, gpus),
         cpu_milli: amounts(view, Resource::Cpu, known, |amount| amount),
         memory_bytes: amounts(view, Resource::Memory, known, |amount| amount),
+        past_usage: known.then(|| PastUsage::of(view)),
         lenders: Vec::new(),
         gangs_waiting: known.then_some(waiting),
         gangs_running: known.then_some(running),

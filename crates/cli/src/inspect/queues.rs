@@ -7,7 +7,7 @@ use kai_view::Queue;
 use serde_json::json;
 
 use super::{Format, Origin, block_on, document, lines_or, load, words};
-use crate::draw::{YELLOW, bytes};
+use crate::draw::{YELLOW, bytes, number};
 use crate::grid::{Align, Cell, Grid, Screen};
 
 /// The flags of `kai queues`.
@@ -41,6 +41,10 @@ fn lines(queues: Option<&[Queue]>, wide: bool, screen: Screen) -> Vec<String> {
         ("WAITING", Align::Right),
         ("OVER QUOTA", Align::Left),
     ];
+    let past = queues.iter().any(|queue| queue.past_usage.is_some());
+    if past {
+        columns.push(("PAST USAGE", Align::Right));
+    }
     if wide {
         columns.extend([
             ("LIMIT", Align::Right),
@@ -56,7 +60,7 @@ fn lines(queues: Option<&[Queue]>, wide: bool, screen: Screen) -> Vec<String> {
     }
     let mut grid = Grid::new(&columns);
     for queue in queues {
-        grid.row(row(queue, wide));
+        grid.row(row(queue, past, wide));
     }
     lines_or(
         &grid,
@@ -65,7 +69,7 @@ fn lines(queues: Option<&[Queue]>, wide: bool, screen: Screen) -> Vec<String> {
     )
 }
 
-fn row(queue: &Queue, wide: bool) -> Vec<Cell> {
+fn row(queue: &Queue, past: bool, wide: bool) -> Vec<Cell> {
     let gpus = words::texts(&queue.gpus, words::gpu_amount);
     let mut cells: Vec<Cell> = vec![
         format!("{}{}", "  ".repeat(queue.depth as usize), queue.name).into(),
@@ -76,6 +80,9 @@ fn row(queue: &Queue, wide: bool) -> Vec<Cell> {
         words::or_unknown(queue.gangs_waiting).into(),
         over_quota(queue),
     ];
+    if past {
+        cells.push(words::or_unknown(past_usage(queue)).into());
+    }
     if wide {
         let cpu = words::texts(&queue.cpu_milli, words::cores);
         let memory = words::texts(&queue.memory_bytes, bytes);
@@ -93,6 +100,12 @@ fn row(queue: &Queue, wide: bool) -> Vec<Cell> {
         cells.push(lenders(queue).unwrap_or_default().into());
     }
     cells
+}
+
+/// `62 %` of the cluster's GPUs over time; `None` if the past does not count.
+pub(crate) fn past_usage(queue: &Queue) -> Option<String> {
+    let past = queue.past_usage?;
+    Some(format!("{} %", number(past.gpus_millionths as f64 / 1e4)))
 }
 
 /// `team-b (1.63 GPUs)`: the siblings whose unused quota the queue's borrowed GPUs come from; `None` without any.

@@ -26,6 +26,16 @@ pub(super) enum Leadership {
     EveryReplica,
 }
 
+impl Leadership {
+    /// The namespace of kai.
+    fn namespace(&self) -> &str {
+        match self {
+            Leadership::Elected(election) => &election.namespace,
+            Leadership::EveryReplica => kai_cluster::NAMESPACE,
+        }
+    }
+}
+
 /// A replica that takes part in elections.
 #[derive(Clone, Debug)]
 pub(super) struct Replica {
@@ -174,6 +184,7 @@ where
     for warning in process.warnings() {
         tracing::warn!("{warning}");
     }
+    let namespace = start.leadership.namespace().to_owned();
     let leader = match start.leadership {
         Leadership::EveryReplica => Leader::EveryReplica,
         Leadership::Elected(election) if !election.leader_elect => Leader::Alone,
@@ -186,7 +197,7 @@ where
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let client = connect(&process.connection).await?;
-        let context = Context::new(client.clone(), Clock::System);
+        let context = Context::new(client.clone(), Clock::System).in_namespace(&namespace);
         let steps = StartSteps::begin(&context);
         let serving = serve::health_and_metrics(&process.listen_address, &context, process.readers())?;
         let probes = serve::health(&process.health_probe_bind_address, &context)?;

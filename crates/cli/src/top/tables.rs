@@ -57,6 +57,7 @@ impl Tab {
                 ("USED", Right),
                 ("ASKED", Right),
                 ("WAITING", Right),
+                ("PAST", Right),
                 ("OVER QUOTA", Left),
             ],
             Tab::Waiting => &[
@@ -332,6 +333,7 @@ fn queue_row(queue: &Queue) -> Row {
             words::or_unknown(gpus.used).into(),
             words::or_unknown(gpus.requested).into(),
             words::or_unknown(queue.gangs_waiting).into(),
+            queues::past_usage(queue).unwrap_or_default().into(),
             queues::over_quota(queue),
         ],
     )
@@ -340,6 +342,7 @@ fn queue_row(queue: &Queue) -> Row {
     .number(3, amount(queue.gpus.used))
     .number(4, amount(queue.gpus.requested))
     .number(5, queue.gangs_waiting.map(i64::from))
+    .number(6, queue.past_usage.map(|past| past.gpus_millionths))
 }
 
 fn gang_row(view: &ClusterView, gang: &Gang) -> Row {

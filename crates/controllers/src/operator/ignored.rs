@@ -7,17 +7,13 @@ use super::component::{is_image_of_kai, to_json};
 use super::inputs::{ClusterFacts, Runner};
 
 /// Paths in a Config without an effect, wherever the roles run. A star stands for one field.
-const ALWAYS: [(&str, &str); 20] = [
+const ALWAYS: [(&str, &str); 19] = [
     (
         "global.daemonsetsTolerations",
         "the installation sets up the node agent",
     ),
     ("nodeScaleAdjuster.service.k8sClientConfig", CLIENTS),
     ("numaPlacementExporter", "kai has no NUMA placement exporter"),
-    (
-        "prometheus.externalPrometheusUrl",
-        "usage over time is not supported yet; fair shares follow present usage only",
-    ),
     ("prometheus", "kai installs no Prometheus server"),
     ("scheduler.GOGC", "the scheduler has no garbage collector"),
     ("podGrouper.args.genericKartaFallback", "kai reads no Kartas"),
@@ -38,6 +34,8 @@ const ALWAYS: [(&str, &str); 20] = [
     ("podGroupController.controllerService", "admission serves all webhooks"),
     ("binder.plugins", "the binder has no such plugin or switch"),
 ];
+/// Schedulers ask this server for past usage.
+const USAGE_SERVER: &str = "prometheus.externalPrometheusUrl";
 const CLIENTS: &str = "the API server limits its clients";
 const NAMES: &str = "the names of webhook configurations are fixed";
 
@@ -114,7 +112,7 @@ fn leaves<'a>(value: &'a Value, path: &mut Vec<&'a str>, found: &mut Vec<Vec<&'a
 }
 
 fn reason(path: &[&str], spec: &Value, runner: Runner, facts: ClusterFacts) -> Option<&'static str> {
-    if is_absent_component(path, spec) || is_binder_plugin(path) {
+    if is_absent_component(path, spec) || is_binder_plugin(path) || starts_with(path, USAGE_SERVER) {
         return None;
     }
     let always = ALWAYS.into_iter().find(|(prefix, _)| starts_with(path, prefix));

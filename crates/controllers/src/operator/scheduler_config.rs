@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use kai_api::crd::{PlacementStrategy, PluginConfig, SchedulingShardSpec};
+use kai_api::crd::{PlacementStrategy, PluginConfig, SchedulingShardSpec, UsageDbConfig};
 use serde_json::{Value, json};
 
 use super::component::to_json;
@@ -57,8 +57,8 @@ struct Entry {
     arguments: BTreeMap<String, String>,
 }
 
-/// The file as JSON.
-pub(super) fn scheduler_config(shard: &SchedulingShardSpec) -> Value {
+/// The file as JSON. `prometheus_url` is the address of the Config's external Prometheus server, if it has one.
+pub(super) fn scheduler_config(shard: &SchedulingShardSpec, prometheus_url: Option<&str>) -> Value {
     let actions = sorted(actions(shard)).into_iter().map(|(name, _)| name);
     let actions: Vec<String> = actions.collect();
     let plugins = sorted(plugins(shard)).into_iter().map(|(name, entry)| {
@@ -73,7 +73,7 @@ pub(super) fn scheduler_config(shard: &SchedulingShardSpec) -> Value {
         file["queueDepthPerAction"] = to_json(&shard.queue_depth_per_action);
     }
     for (key, section) in [
-        ("usageDBConfig", to_json(&shard.usage_db_config)),
+        ("usageDBConfig", to_json(&usage_db(shard, prometheus_url))),
         ("scenarioSearchBudgets", to_json(&shard.scenario_search_budgets)),
     ] {
         if !section.is_null() {
@@ -81,6 +81,18 @@ pub(super) fn scheduler_config(shard: &SchedulingShardSpec) -> Value {
         }
     }
     file
+}
+
+/// The shard's `usageDBConfig`. Without an address it gets the one of the Config; if that has none, the scheduler keeps the history itself.
+fn usage_db(shard: &SchedulingShardSpec, prometheus_url: Option<&str>) -> Option<UsageDbConfig> {
+    let mut config = shard.usage_db_config.clone()?;
+    if config.client_type == "prometheus"
+        && config.connection_string_env_var.is_none()
+        && config.connection_string.is_none()
+    {
+        config.connection_string = prometheus_url.map(str::to_owned);
+    }
+    Some(config)
 }
 
 /// The names of the enabled actions.
@@ -186,5 +198,33 @@ fn strategies(shard: &SchedulingShardSpec) -> PlacementStrategy {
     PlacementStrategy {
         gpu: or_binpack(own.gpu),
         cpu: or_binpack(own.cpu),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_of_past_usage_is_that_of_the_shard_else_of_the_config() {
+        let address = |usage_db: Value, of_config: Option<&str>| {
+            let shard = serde_json::from_value(json!({ "usageDBConfig": usage_db })).unwrap();
+            scheduler_config(&shard, of_config)["usageDBConfig"]["connectionString"].clone()
+        };
+        let of_config = Some("http://config");
+        assert_eq!(
+            address(json!({ "clientType": "prometheus" }), of_config),
+            "http://config"
+        );
+        assert_eq!(address(json!({ "clientType": "prometheus" }), None), Value::Null);
+        assert_eq!(address(json!({ "clientType": "embedded" }), of_config), Value::Null);
+        let own = json!({ "clientType": "prometheus", "connectionString": "http://own" });
+        assert_eq!(address(own, of_config), "http://own");
+        let variable = json!({ "clientType": "prometheus", "connectionStringEnvVar": "URL" });
+        assert_eq!(address(variable, of_config), Value::Null);
+        assert_eq!(
+            scheduler_config(&SchedulingShardSpec::default(), of_config)["usageDBConfig"],
+            Value::Null
+        );
     }
 }

@@ -60,7 +60,9 @@ impl ShardInputs<'_> {
         }
         let mut component = self.component(&name, shard);
         self.shard_arguments(shard, &mut component, &mut warnings);
-        let config = scheduler_config(&shard.spec);
+        let prometheus = self.spec.prometheus.as_ref();
+        let url = prometheus.and_then(|prometheus| prometheus.external_prometheus_url.as_deref());
+        let config = scheduler_config(&shard.spec, url.filter(|url| !url.is_empty()));
         let scheduler = match self.checked(shard, component, &config, &mut warnings) {
             Ok(component) => ShardScheduler::Run(Box::new(component)),
             Err(reason) => ShardScheduler::Invalid(reason),

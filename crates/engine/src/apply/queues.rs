@@ -52,7 +52,12 @@ impl Cluster {
             memory: usage.memory_billionths,
             gpu: usage.gpu_billionths,
         };
-        self.usage.insert(usage.queue.as_str().into(), billionths);
+        // Names without usage are not kept: queues come and go.
+        if billionths == PerResource::default() {
+            self.usage.remove(usage.queue.as_str());
+        } else {
+            self.usage.insert(usage.queue.as_str().into(), billionths);
+        }
         if let Some(id) = self.queue_ids.get(usage.queue.as_str()) {
             self.ledger.queues[id.index()].usage_billionths = billionths;
         }

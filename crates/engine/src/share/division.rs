@@ -4,7 +4,7 @@
 use std::cmp::{Ordering, Reverse};
 
 use crate::ids::QueueId;
-use crate::model::{Gpus, PerResource, QueueResources};
+use crate::model::{Gpus, PerResource, QueueResources, QueueSpec};
 use crate::reasons::Resource;
 use crate::tables::Queue;
 
@@ -56,6 +56,37 @@ fn allocatable_share(queue: &Queue, resource: Resource) -> Option<i64> {
     Some(quota.limit.map_or(share, |limit| limit.min(share)))
 }
 
+/// A queue with what it asks for, in a division without a cluster.
+#[derive(Clone, Debug)]
+pub struct ShareRequest {
+    /// The queue; its parent has no meaning here.
+    pub queue: QueueSpec,
+    /// What its pods hold and ask for.
+    pub requested: QueueResources,
+    /// What its pods held over time, in billionths of the cluster.
+    pub usage_billionths: PerResource<i64>,
+}
+
+/// The fair shares of sibling queues, as a cycle computes them.
+pub fn fair_shares(
+    total: QueueResources,
+    usage_weight_millionths: i64,
+    requests: &[ShareRequest],
+) -> Vec<QueueResources> {
+    let mut shares = vec![QueueResources::ZERO; requests.len()];
+    for resource in Resource::ALL {
+        let claims: Vec<Claim<'_>> = requests
+            .iter()
+            .map(|request| Claim::of_request(request, resource))
+            .collect();
+        let divided = divide(total[resource], UNITS[resource], usage_weight_millionths, &claims);
+        for (share, amount) in shares.iter_mut().zip(divided) {
+            share[resource] = amount;
+        }
+    }
+    shares
+}
+
 /// The claim of one queue in the division of one resource.
 #[derive(Clone, Debug)]
 struct Claim<'a> {
@@ -70,6 +101,19 @@ struct Claim<'a> {
 }
 
 impl Claim<'_> {
+    fn of_request(request: &ShareRequest, resource: Resource) -> Claim<'_> {
+        let (queue, requested) = (&request.queue, request.requested[resource]);
+        let quota = queue.quota[resource];
+        Claim {
+            deserved: quota.deserved,
+            requestable: quota.limit.map_or(requested, |limit| limit.min(requested)).max(0),
+            weight: quota.weight_millionths.max(0),
+            priority: queue.priority,
+            usage_billionths: request.usage_billionths[resource],
+            tie_break: (queue.created, &queue.uid, &queue.name),
+        }
+    }
+
     fn of(queue: &Queue, resource: Resource) -> Claim<'_> {
         let quota = queue.quota[resource];
         let requested = (queue.requested[resource] - queue.background[resource]).max(0);

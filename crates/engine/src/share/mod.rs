@@ -9,6 +9,7 @@ mod reclaim;
 
 pub(crate) use bounds::{Bound, BoundKind, exceeded, limits_hold, over_limit, over_quota, quotas_hold};
 pub(crate) use division::divide_tree;
+pub use division::{ShareRequest, fair_shares};
 pub(crate) use order::{QueueChange, QueueSortKey};
 pub(crate) use reclaim::{
     AllocatedBefore, QueueLoss, Reclaimer, allocated_of_queues, can_reclaim, may_reclaim_from, reclaim_fairness,

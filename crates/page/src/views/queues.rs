@@ -103,6 +103,11 @@ fn row(html: &mut Html, id: &str, facts: &Facts<'_>, queue: &Queue, max: i64) {
     if queue.display_name != queue.name {
         html.raw(" <small>").text(&queue.display_name).raw("</small>");
     }
+    if let Some(past) = queue.past_usage {
+        html.raw(" <small>past usage ")
+            .show(percent(past.gpus_millionths))
+            .raw(" %</small>");
+    }
     match queue.over_quota {
         Some(true) => html.raw(" <span class=\"tag warn\">over quota</span>"),
         Some(false) => html,
@@ -144,6 +149,11 @@ fn row(html: &mut Html, id: &str, facts: &Facts<'_>, queue: &Queue, max: i64) {
         _ => html.unknown(),
     };
     html.raw("</td></tr>");
+}
+
+/// Whole percent of the cluster's GPUs.
+fn percent(millionths: i64) -> i64 {
+    (millionths + 5_000) / 10_000
 }
 
 fn bound(html: &mut Html, amount: Option<GpuAmount>, none: &'static str) {

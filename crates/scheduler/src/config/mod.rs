@@ -5,10 +5,12 @@ mod search_budgets;
 
 use std::collections::BTreeMap;
 
+use kai_api::crd::UsageDbConfig;
 use kai_engine::model::{
     Action, Config, GpuJobOrder, Millis, MinRuntimeResolve, PlacementStrategies, PlacementStrategy,
 };
 use kai_mirror::BackgroundSelector;
+use kai_usage::UsageSettings;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -22,6 +24,8 @@ pub(crate) struct ConfigFile {
     pub(crate) config: Config,
     /// Which pods are background pods.
     pub(crate) background: BackgroundSelector,
+    /// Where usage over time comes from; `None` = fair shares follow present usage only.
+    pub(crate) usage: Option<UsageSettings>,
     pub(crate) warnings: Vec<String>,
     /// The file as JSON, for snapshots.
     pub(crate) json: serde_json::Value,
@@ -34,7 +38,7 @@ struct Raw {
     tiers: Option<Vec<Tier>>,
     queue_depth_per_action: Option<BTreeMap<String, u32>>,
     #[serde(rename = "usageDBConfig")]
-    usage_db_config: Option<serde_json::Value>,
+    usage_db_config: Option<UsageDbConfig>,
     scenario_search_budgets: Option<SearchBudgets>,
 }
 
@@ -214,6 +218,7 @@ fn build(raw: Raw, json: serde_json::Value) -> Result<ConfigFile, String> {
     let mut file = ConfigFile {
         config: Config::default(),
         background: BackgroundSelector::default(),
+        usage: None,
         warnings: Vec::new(),
         json,
     };
@@ -241,9 +246,11 @@ fn build(raw: Raw, json: serde_json::Value) -> Result<ConfigFile, String> {
         }
         file.warnings.extend(left_out(&plugins, file.config.placement));
     }
-    if raw.usage_db_config.is_some() {
-        let warning = "usageDBConfig: usage over time is not supported yet; fair shares follow present usage only";
-        file.warnings.push(warning.to_owned());
+    // A written kValue asks for fairness over time; without an address the scheduler keeps the history itself. KAI's default of kValue alone
+    // changes nothing there, nor here.
+    if let Some(config) = &raw.usage_db_config {
+        let read = kai_usage::settings::read(config).map_err(|error| format!("usageDBConfig: {error}"))?;
+        file.usage = Some(read);
     }
     file.warnings
         .extend(raw.scenario_search_budgets.and_then(|budgets| budgets.warning()));
@@ -273,6 +280,9 @@ fn apply_plugin(plugin: &Plugin, file: &mut ConfigFile) -> Result<(), String> {
         "proportion" => {
             if let Some(value) = arguments.number("kValue")? {
                 config.usage_weight_millionths = millionths(value.max(0.0));
+                if value > 0.0 {
+                    file.usage = Some(UsageSettings::default());
+                }
             }
             if let Some(value) = arguments.number("relcaimerSaturationMultiplier")? {
                 config.saturation_multiplier_millionths = millionths(value.max(1.0));
@@ -454,7 +464,8 @@ tiers:
         assert_eq!(config.reclaim_min_runtime_resolve, MinRuntimeResolve::Queue);
         assert_eq!(config.placement.gpu, PlacementStrategy::Spread);
         assert!(!config.score_pod_affinity, "not in the list of plugins");
-        assert_eq!(file.warnings.len(), 4, "{:?}", file.warnings);
+        assert!(file.usage.is_some());
+        assert_eq!(file.warnings.len(), 3, "{:?}", file.warnings);
         assert!(
             file.warnings[0].starts_with("plugin predicates: disableNodeOrder"),
             "{:?}",
@@ -558,6 +569,33 @@ tiers:
                 assert!(!text.contains("no such argument"), "{plugin} {argument}: {text}");
             }
         }
+    }
+
+    #[test]
+    fn usage_over_time_is_asked_for_by_a_weight_or_a_database() {
+        let usage = |text: &str| read(text).map(|file| file.usage.map(|usage| usage.source));
+        let weight = |k: &str| {
+            usage(&format!(
+                "tiers: [{{plugins: [{{name: proportion, arguments: {{kValue: {k}}}}}]}}]"
+            ))
+        };
+        assert_eq!(
+            usage("actions: allocate"),
+            Ok(None),
+            "KAI's default of kValue has no effect without a database"
+        );
+        assert_eq!(weight("0.5"), Ok(Some(kai_usage::Source::Embedded)));
+        assert_eq!((weight("0"), weight("-1")), (Ok(None), Ok(None)));
+        assert_eq!(
+            usage("usageDBConfig: {clientType: embedded}"),
+            Ok(Some(kai_usage::Source::Embedded))
+        );
+        let server = "usageDBConfig: {clientType: prometheus, connectionString: 'http://p'}";
+        assert!(matches!(usage(server), Ok(Some(kai_usage::Source::Prometheus(_)))));
+        assert_eq!(
+            usage("usageDBConfig: {clientType: prometheus, usageParams: {windowType: round}}"),
+            Err("usageDBConfig: windowType: \"round\" is unknown; known are sliding, tumbling and cron".to_owned())
+        );
     }
 
     #[test]

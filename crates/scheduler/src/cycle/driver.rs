@@ -25,6 +25,7 @@ use crate::debug_endpoints::{DebugRequest, RunningFlag};
 use crate::decision_log::{AfterCycle, DecisionLog};
 use crate::explain::{ExplainQueue, event, explain};
 use crate::metrics::{CycleTimes, Metrics};
+use crate::usage::UsageFeed;
 use crate::writers::{
     Annotation, Bind, Evict, NotScheduled, StatusQueue, WriteCommand, WriteLimiter, WriteResult, Writer, rfc3339,
 };
@@ -58,6 +59,7 @@ pub(super) struct Driver {
     running: RunningFlag,
     last_check: Option<Instant>,
     fair_shares: FairShares,
+    usage: UsageFeed,
 }
 
 impl Driver {
@@ -68,6 +70,7 @@ impl Driver {
         status_queue: &StatusQueue,
         write_limiter: &Arc<WriteLimiter>,
         running: RunningFlag,
+        usage: UsageFeed,
     ) -> Driver {
         let wake = Arc::default();
         Driver {
@@ -89,12 +92,15 @@ impl Driver {
             running,
             last_check: None,
             fair_shares: FairShares::default(),
+            usage,
         }
     }
 
     /// Runs cycles until the API server rejects our credentials.
     pub(super) async fn run(mut self, debug_requests: &mut mpsc::Receiver<DebugRequest>) -> kai_cluster::Error {
         self.sources.synced().await;
+        self.usage.started().await;
+        self.usage.update(self.now(), &mut self.engine, &self.metrics);
         self.mirror.tick(self.now());
         run_blocking(|| self.sources.apply_changes(&mut self.mirror, &mut self.engine));
         self.mirror.mark_synced();
@@ -436,6 +442,8 @@ impl Driver {
             return;
         }
         self.last_check = Some(Instant::now());
+        self.usage.observe(now, &self.engine);
+        self.usage.update(now, &mut self.engine, &self.metrics);
         let queues = self.context.informers.queues();
         let display_name = |name: &str| {
             let queue = queues.get(&ObjectKey::new("", name))?;

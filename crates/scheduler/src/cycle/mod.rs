@@ -1,4 +1,5 @@
-//! The tasks of the scheduler role: the driver that owns mirror and engine, the writer of statuses, the audit, and the debug endpoints.
+//! The tasks of the scheduler role: the driver that owns mirror and engine, the writer of statuses, the audit, the source of past usage, and the
+//! debug endpoints.
 
 mod blocking;
 #[cfg(test)]
@@ -20,7 +21,7 @@ use tokio::sync::{Mutex, mpsc};
 use crate::debug_endpoints::{self, DebugRequest, ViewHandle};
 use crate::metrics::Metrics;
 use crate::writers::{StatusQueue, WriteLimiter, write_statuses};
-use crate::{Error, Settings, audit};
+use crate::{Error, Settings, audit, usage};
 
 /// Debug requests that may wait for the next cycle. People send them, a few at a time.
 const DEBUG_REQUESTS_MAX: usize = 16;
@@ -86,6 +87,7 @@ impl Scheduler {
         context.health.announce(HEALTH_NAME, SILENCE_MAX);
         let status_queue = StatusQueue::new();
         let write_limiter = Arc::new(WriteLimiter::new());
+        let (feed, source) = usage::link(&context, &self.settings, &self.metrics);
         let driver = driver::Driver::new(
             &context,
             &self.settings,
@@ -93,12 +95,14 @@ impl Scheduler {
             &status_queue,
             &write_limiter,
             self.driver.running_flag(),
+            feed,
         );
         let error = tokio::select! {
             biased;
             error = driver.run(&mut debug_requests) => error,
             error = write_statuses(&context, &self.settings, &status_queue, &write_limiter) => error,
             error = audit::run(&context, self.settings.audit_period, &self.metrics) => error,
+            never = source.run() => match never {},
         };
         Err(Error::Unauthorized(error))
     }

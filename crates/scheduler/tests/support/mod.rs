@@ -38,11 +38,27 @@ impl World {
         for crd in kai_api::crd::crds() {
             store.create(crd).unwrap();
         }
-        store
-            .create(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "a" } }))
-            .unwrap();
+        for namespace in ["a", kai_cluster::NAMESPACE] {
+            store
+                .create(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } }))
+                .unwrap();
+        }
+        let world = World::on(server, kai_cluster::Clock::runtime(start), settings);
+        world.queue("top", None);
+        world.queue("q", Some("top"));
+        world
+    }
+
+    /// The same cluster with another process of the scheduler. Abort the task of the first one before.
+    pub(crate) fn restarted(self, settings: Settings) -> World {
+        let clock = self.context.clock;
+        World::on(self.server, clock, settings)
+    }
+
+    fn on(server: Server, clock: kai_cluster::Clock, settings: Settings) -> World {
+        let store = server.store();
         let client = kai_cluster::Client::in_process(server.service());
-        let context = kai_cluster::Context::new(client, kai_cluster::Clock::runtime(start));
+        let context = kai_cluster::Context::new(client, clock);
         let scheduler = Arc::new(Scheduler::prepare(&context, settings));
         let (running, with) = (Arc::clone(&scheduler), context.clone());
         let task = tokio::spawn(async move {
@@ -51,16 +67,13 @@ impl World {
                 Err(error) => error,
             }
         });
-        let world = World {
+        World {
             server,
             store,
             scheduler,
             context,
             task,
-        };
-        world.queue("top", None);
-        world.queue("q", Some("top"));
-        world
+        }
     }
 
     pub(crate) fn faults(&self, faults: impl Faults) {

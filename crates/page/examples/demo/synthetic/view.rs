@@ -406,6 +406,7 @@ fn queue_of(name: &str, parent: Option<&str>, amounts: Amounts<GpuAmount>, (wait
         memory_bytes: other(used * (64 << 30)),
         gangs_waiting: Some(waiting),
         gangs_running: Some(running),
+        past_usage: None,
         lenders: Vec::new(),
     }
 }
