@@ -45,46 +45,14 @@
 //! };
 //! let key = GangKey { namespace: "ns".to_owned(), name: "training".to_owned() };
 //! let gang = GangSpec {
-//!     key: key.clone(),
-//!     uid: "gang-uid".to_owned(),
-//!     created: Millis(0),
-//!     queue: "research".to_owned(),
 //!     priority: 50,
-//!     preemptibility: Preemptibility::Preemptible,
 //!     min_member: 2,
-//!     min_sub_group: None,
-//!     topology: None,
-//!     sub_groups: Vec::new(),
-//!     last_start: None,
-//!     last_eviction: None,
-//!     stale_since: None,
-//!     preemption_delay: Millis(0),
-//!     staleness_grace: None,
-//!     schedulable: true,
-//!     refused: None,
+//!     ..GangSpec::new(key.clone(), "research")
 //! };
 //! let pod = |name: &str| PodSpec {
-//!     uid: name.to_owned(),
-//!     namespace: "ns".to_owned(),
-//!     name: name.to_owned(),
-//!     created: Millis(0),
-//!     kind: PodKind::Workload,
 //!     gang: Some(key.clone()),
-//!     sub_group: None,
-//!     phase: PodPhase::Pending,
-//!     node: None,
-//!     deletion: None,
-//!     gated: false,
-//!     bind_in_flight: None,
-//!     background: false,
-//!     gpu_groups: Vec::new(),
 //!     requests: Requests { gpu: GpuRequest::Whole { devices: 1 }, ..Requests::default() },
-//!     constraints: Constraints::default(),
-//!     volumes: UsedVolumes::default(),
-//!     labels: Labels::new(),
-//!     rank: TaskRank::default(),
-//!     nominated_node: None,
-//!     refused: None,
+//!     ..PodSpec::new("ns", name)
 //! };
 //!
 //! let mut cluster = Cluster::new();

@@ -17,9 +17,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kai_api::{BindRequest, ObjectKey, Pod, keys};
-use kai_engine::model::{
-    Constraints, Event, GpuRequest, Labels, Millis, PodKind, PodPhase, PodSpec, Requests, TaskRank, UsedVolumes,
-};
+use kai_engine::model::{Event, GpuRequest, Millis, PodKind, PodPhase, PodSpec, Requests};
 use kai_engine::report::NodeView;
 use rustc_hash::FxHashMap;
 
@@ -371,30 +369,15 @@ impl ClusterMirror {
     /// A terminating pod that exists in the engine only and holds whole GPUs of the node.
     fn synthetic_pod(&self, uid: String, node: &str, devices: i64) -> PodSpec {
         PodSpec {
-            namespace: self.identity.reservation_pods.namespace.clone(),
-            name: uid.clone(),
-            uid,
             created: self.now,
             kind: PodKind::Utility,
-            gang: None,
-            sub_group: None,
-            phase: PodPhase::Pending,
             node: Some(node.to_owned()),
             deletion: Some(self.now),
-            gated: false,
-            bind_in_flight: None,
-            background: false,
-            gpu_groups: Vec::new(),
             requests: Requests {
                 gpu: GpuRequest::Whole { devices },
                 ..Requests::default()
             },
-            constraints: Constraints::default(),
-            volumes: UsedVolumes::default(),
-            labels: Labels::default(),
-            rank: TaskRank::default(),
-            nominated_node: None,
-            refused: None,
+            ..PodSpec::new(&self.identity.reservation_pods.namespace, &uid)
         }
     }
 }

@@ -4,7 +4,6 @@ mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use axum::extract::{Query, State};
 use axum::routing::get;

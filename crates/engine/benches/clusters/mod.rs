@@ -9,8 +9,8 @@ pub(crate) mod hostile_terms;
 use kai_engine::Cluster;
 use kai_engine::model::{
     Action, Config, Constraints, EnforcementTier, Event, FractioningCondition, GangKey, GangSpec, GpuFraction,
-    GpuRequest, Gpus, Labels, MemoryKind, MigStrategy, Millis, NodeSpec, PodKind, PodPhase, PodSpec, Preemptibility,
-    QueueSpec, Quota, Requests, ResourceQuota, TaskRank, TopologyConstraint, TopologyLevel, TopologySpec, UsedVolumes,
+    GpuRequest, Gpus, Labels, MemoryKind, MigStrategy, Millis, NodeSpec, PodPhase, PodSpec, QueueSpec, Quota, Requests,
+    ResourceQuota, TopologyConstraint, TopologyLevel, TopologySpec,
 };
 
 /// GPUs per node.
@@ -215,45 +215,25 @@ impl Job {
             preferred_level: None,
         });
         GangSpec {
-            uid: key.name.clone(),
-            key,
             created: Millis(NOW.0 - 100_000_000 + age + self.at as i64),
-            queue: self.queue.clone(),
             priority: self.priority,
-            preemptibility: Preemptibility::Preemptible,
             min_member: self.pods as u32,
-            min_sub_group: None,
             topology,
-            sub_groups: Vec::new(),
-            last_start: None,
-            last_eviction: None,
-            stale_since: None,
-            preemption_delay: Millis(0),
-            staleness_grace: None,
-            schedulable: true,
-            refused: None,
+            ..GangSpec::new(key, &self.queue)
         }
     }
 
     fn pod(&self, gang: &GangSpec, index: usize) -> PodSpec {
         let name = format!("{}-{index}", gang.key.name);
         PodSpec {
-            uid: name.clone(),
-            namespace: gang.key.namespace.clone(),
-            name,
             created: gang.created,
-            kind: PodKind::Workload,
             gang: Some(gang.key.clone()),
-            sub_group: None,
             phase: if self.running_on.is_some() {
                 PodPhase::Running
             } else {
                 PodPhase::Pending
             },
             node: self.running_on.map(node_name),
-            deletion: None,
-            gated: false,
-            bind_in_flight: None,
             background: self.background,
             gpu_groups: self.gpu_group.iter().cloned().collect(),
             requests: Requests {
@@ -263,11 +243,8 @@ impl Job {
                 extended: Vec::new(),
             },
             constraints: self.constraints.clone(),
-            volumes: UsedVolumes::default(),
             labels: self.labels.clone(),
-            rank: TaskRank::default(),
-            nominated_node: None,
-            refused: None,
+            ..PodSpec::new(&gang.key.namespace, &name)
         }
     }
 }

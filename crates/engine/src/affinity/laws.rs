@@ -12,8 +12,7 @@ use crate::laws::world::cases;
 use crate::ledger::Ledger;
 use crate::model::{
     Affinity, Config, Constraints, EnforcementTier, Event, FractioningCondition, LabelSelector, Labels, MemoryKind,
-    MigStrategy, Millis, NodeSpec, Operator, PodAffinityTerm, PodKind, PodPhase, PodSpec, Requests, Requirement,
-    TaskRank, UsedVolumes, WeightedPodAffinityTerm,
+    MigStrategy, NodeSpec, Operator, PodAffinityTerm, PodKind, PodPhase, PodSpec, Requirement, WeightedPodAffinityTerm,
 };
 use crate::place::InterPodRules;
 use crate::reasons::{Check, Refusal};
@@ -147,35 +146,20 @@ fn affinity(required: &[TermPlan], preferred: Option<&(i32, TermPlan)>) -> Affin
 fn pod(name: u8, plan: &PodPlan) -> PodSpec {
     let app = plan.app.map(|app| ("app".to_owned(), format!("a{app}")));
     PodSpec {
-        uid: format!("p{name}"),
-        namespace: format!("ns{}", plan.namespace),
-        name: format!("p{name}"),
-        created: Millis(0),
         kind: PodKind::Foreign,
-        gang: None,
-        sub_group: None,
         phase: if plan.node.is_some() {
             PodPhase::Running
         } else {
             PodPhase::Pending
         },
         node: plan.node.map(|node| format!("n{node}")),
-        deletion: None,
-        gated: false,
-        bind_in_flight: None,
-        background: false,
-        gpu_groups: Vec::new(),
-        requests: Requests::default(),
-        volumes: UsedVolumes::default(),
         constraints: Constraints {
             affinity: affinity(&plan.required_affinity, plan.preferred_affinity.as_ref()),
             anti_affinity: affinity(&plan.required_anti_affinity, plan.preferred_anti_affinity.as_ref()),
             ..Constraints::default()
         },
         labels: app.into_iter().collect(),
-        rank: TaskRank::default(),
-        nominated_node: None,
-        refused: None,
+        ..PodSpec::new(&format!("ns{}", plan.namespace), &format!("p{name}"))
     }
 }
 

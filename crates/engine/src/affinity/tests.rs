@@ -4,9 +4,8 @@ use crate::Cluster;
 use crate::affinity::TermsState;
 use crate::affinity::buckets::{TERMS_OF_ALL_MAX, TERMS_OF_NAMESPACE_MAX};
 use crate::model::{
-    Affinity, Config, Constraints, EnforcementTier, Event, FractioningCondition, LabelSelector, Labels, MemoryKind,
-    MigStrategy, Millis, NodeSpec, Operator, PodAffinityTerm, PodKind, PodPhase, PodSpec, Requests, Requirement,
-    TaskRank, UsedVolumes,
+    Affinity, Config, EnforcementTier, Event, FractioningCondition, LabelSelector, Labels, MemoryKind, MigStrategy,
+    Millis, NodeSpec, Operator, PodAffinityTerm, PodKind, PodPhase, PodSpec, Requirement,
 };
 use crate::reasons::AffinityTermBound;
 use crate::steps;
@@ -18,26 +17,10 @@ const TERMS: u32 = 64;
 fn pod(namespace: &str, number: u32) -> PodSpec {
     PodSpec {
         uid: format!("{namespace}/{number}"),
-        namespace: namespace.to_owned(),
-        name: number.to_string(),
         created: Millis(i64::from(number)),
         kind: PodKind::Foreign,
-        gang: None,
-        sub_group: None,
-        phase: PodPhase::Pending,
-        node: None,
-        deletion: None,
-        gated: false,
-        bind_in_flight: None,
-        background: false,
-        gpu_groups: Vec::new(),
-        requests: Requests::default(),
-        constraints: Constraints::default(),
-        volumes: UsedVolumes::default(),
         labels: Labels::from([("app".to_owned(), format!("a{number}"))]),
-        rank: TaskRank::default(),
-        nominated_node: None,
-        refused: None,
+        ..PodSpec::new(namespace, &number.to_string())
     }
 }
 

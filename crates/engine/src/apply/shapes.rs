@@ -110,36 +110,17 @@ impl Cluster {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Config, Event, Labels, Millis, PodKind, PodPhase, PodSpec, TaskRank, UsedVolumes};
+    use crate::model::{Config, Event, Millis, PodSpec};
 
     /// A pod with a node selector of its own.
     fn pod(number: usize) -> PodSpec {
         let selector = [("job".to_owned(), number.to_string())];
         PodSpec {
-            uid: number.to_string(),
-            namespace: "n".into(),
-            name: number.to_string(),
-            created: Millis(0),
-            kind: PodKind::Workload,
-            gang: None,
-            sub_group: None,
-            phase: PodPhase::Pending,
-            node: None,
-            deletion: None,
-            gated: false,
-            bind_in_flight: None,
-            background: false,
-            gpu_groups: Vec::new(),
-            requests: Requests::default(),
-            volumes: UsedVolumes::default(),
             constraints: Constraints {
                 node_selector: selector.into(),
                 ..Constraints::default()
             },
-            labels: Labels::new(),
-            rank: TaskRank::default(),
-            nominated_node: None,
-            refused: None,
+            ..PodSpec::new("n", &number.to_string())
         }
     }
 

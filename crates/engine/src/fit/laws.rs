@@ -10,9 +10,8 @@ use crate::ids::{NodeId, PodId};
 use crate::laws::world::cases;
 use crate::ledger::Ledger;
 use crate::model::{
-    Constraints, EnforcementTier, Event, FractioningCondition, GpuFraction, GpuRequest, Labels, MemoryKind,
-    MigStrategy, Millis, NodeSpec, PlacementStrategies, PlacementStrategy, PodKind, PodPhase, PodSpec, Requests,
-    TaskRank, UsedVolumes,
+    EnforcementTier, Event, FractioningCondition, GpuFraction, GpuRequest, Labels, MemoryKind, MigStrategy, Millis,
+    NodeSpec, PlacementStrategies, PlacementStrategy, PodPhase, PodSpec, Requests,
 };
 use crate::place::{NodeScoring, choose_devices};
 use crate::report::Status;
@@ -127,27 +126,8 @@ prop_compose! {
 
 fn pod(name: String, requests: &Requests) -> PodSpec {
     PodSpec {
-        uid: name.clone(),
-        namespace: "ns".to_owned(),
-        name,
-        created: Millis(0),
-        kind: PodKind::Workload,
-        gang: None,
-        sub_group: None,
-        phase: PodPhase::Pending,
-        node: None,
-        deletion: None,
-        gated: false,
-        bind_in_flight: None,
-        background: false,
-        gpu_groups: Vec::new(),
         requests: requests.clone(),
-        constraints: Constraints::default(),
-        volumes: UsedVolumes::default(),
-        labels: Labels::new(),
-        rank: TaskRank::default(),
-        nominated_node: None,
-        refused: None,
+        ..PodSpec::new("ns", &name)
     }
 }
 

@@ -1,9 +1,9 @@
 use super::*;
 use crate::Cluster;
 use crate::model::{
-    Config, Constraints, EnforcementTier, Event, FractioningCondition, GangKey, GangSpec, Labels, MemoryKind,
-    MigStrategy, Millis, NodeSpec, PodKind, PodPhase, PodSpec, Preemptibility, QueueSpec, Quota, Requests,
-    SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX, SubGroupSpec, UsedVolumes,
+    Config, EnforcementTier, Event, FractioningCondition, GangKey, GangSpec, Labels, MemoryKind, MigStrategy, Millis,
+    NodeSpec, PodPhase, PodSpec, Preemptibility, QueueSpec, Quota, Requests, SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX,
+    SubGroupSpec,
 };
 use crate::reasons::{Reason, SubGroupExcess};
 use crate::report::Status;
@@ -17,23 +17,9 @@ fn key() -> GangKey {
 
 fn gang(sub_groups: Vec<SubGroupSpec>) -> GangSpec {
     GangSpec {
-        key: key(),
-        uid: "g".into(),
-        created: Millis(0),
-        queue: "q".into(),
         priority: 50,
-        preemptibility: Preemptibility::Preemptible,
-        min_member: 1,
-        min_sub_group: None,
-        topology: None,
         sub_groups,
-        last_start: None,
-        last_eviction: None,
-        stale_since: None,
-        preemption_delay: Millis(0),
-        staleness_grace: None,
-        schedulable: true,
-        refused: None,
+        ..GangSpec::new(key(), "q")
     }
 }
 
@@ -65,11 +51,6 @@ fn flat(count: usize) -> Vec<SubGroupSpec> {
 
 fn pod(at: usize, node: Option<&str>, sub_group: &str) -> PodSpec {
     PodSpec {
-        uid: format!("p{at}"),
-        namespace: "n".into(),
-        name: format!("p{at}"),
-        created: Millis(0),
-        kind: PodKind::Workload,
         gang: Some(key()),
         sub_group: Some(sub_group.to_owned()),
         phase: if node.is_some() {
@@ -78,21 +59,11 @@ fn pod(at: usize, node: Option<&str>, sub_group: &str) -> PodSpec {
             PodPhase::Pending
         },
         node: node.map(str::to_owned),
-        deletion: None,
-        gated: false,
-        bind_in_flight: None,
-        background: false,
-        gpu_groups: Vec::new(),
         requests: Requests {
             cpu_milli: 1,
             ..Requests::default()
         },
-        constraints: Constraints::default(),
-        volumes: UsedVolumes::default(),
-        labels: Labels::new(),
-        rank: TaskRank::default(),
-        nominated_node: None,
-        refused: None,
+        ..PodSpec::new("n", &format!("p{at}"))
     }
 }
 

@@ -71,6 +71,31 @@ pub struct GangSpec {
     pub refused: Option<Refusal>,
 }
 
+impl GangSpec {
+    /// A preemptible gang of one pod, of priority zero and created at time zero, without subgroups and constraints. Its uid is its name.
+    pub fn new(key: GangKey, queue: &str) -> GangSpec {
+        GangSpec {
+            uid: key.name.clone(),
+            key,
+            created: Millis(0),
+            queue: queue.to_owned(),
+            priority: 0,
+            preemptibility: Preemptibility::Preemptible,
+            min_member: 1,
+            min_sub_group: None,
+            topology: None,
+            sub_groups: Vec::new(),
+            last_start: None,
+            last_eviction: None,
+            stale_since: None,
+            preemption_delay: Millis(0),
+            staleness_grace: None,
+            schedulable: true,
+            refused: None,
+        }
+    }
+}
+
 /// A subgroup of a gang. A leaf holds pods, a parent holds subgroups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubGroupSpec {

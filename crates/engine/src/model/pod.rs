@@ -54,6 +54,35 @@ pub struct PodSpec {
     pub refused: Option<Refusal>,
 }
 
+impl PodSpec {
+    /// A pod that waits and requests nothing, of no gang, created at time zero. Its uid is its name.
+    pub fn new(namespace: &str, name: &str) -> PodSpec {
+        PodSpec {
+            uid: name.to_owned(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            created: Millis(0),
+            kind: PodKind::Workload,
+            gang: None,
+            sub_group: None,
+            phase: PodPhase::Pending,
+            node: None,
+            deletion: None,
+            gated: false,
+            background: false,
+            bind_in_flight: None,
+            gpu_groups: Vec::new(),
+            requests: Requests::default(),
+            constraints: Constraints::default(),
+            volumes: UsedVolumes::default(),
+            labels: Labels::new(),
+            rank: TaskRank::default(),
+            nominated_node: None,
+            refused: None,
+        }
+    }
+}
+
 /// How the scheduler treats a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodKind {

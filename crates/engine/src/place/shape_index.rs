@@ -440,10 +440,7 @@ impl ShapeIndex {
 mod tests {
     use super::*;
     use crate::clusters;
-    use crate::model::{
-        Constraints, Event, GpuFraction, GpuRequest, Labels, PlacementStrategy, PodKind, PodPhase, PodSpec, Requests,
-        TaskRank, UsedVolumes,
-    };
+    use crate::model::{Event, GpuFraction, GpuRequest, PlacementStrategy, PodPhase, PodSpec, Requests};
 
     /// The best node by an index of the shape, and by the index of its GPU request.
     fn best(ledger: &Ledger, shape: ShapeId, scoring: &NodeScoring<'_>) -> [Option<NodeId>; 2] {
@@ -494,22 +491,13 @@ mod tests {
     fn part_of_gpu(thousandths: i64, node: Option<&str>) -> PodSpec {
         let uid = format!("{thousandths}-{node:?}");
         PodSpec {
-            namespace: "n".to_owned(),
-            name: uid.clone(),
             created: clusters::NOW,
-            kind: PodKind::Workload,
-            gang: None,
-            sub_group: None,
             phase: if node.is_some() {
                 PodPhase::Running
             } else {
                 PodPhase::Pending
             },
             node: node.map(str::to_owned),
-            deletion: None,
-            gated: false,
-            bind_in_flight: None,
-            background: false,
             gpu_groups: node.map(|_| uid.clone()).into_iter().collect(),
             requests: Requests {
                 gpu: GpuRequest::Fraction {
@@ -518,13 +506,7 @@ mod tests {
                 },
                 ..Requests::default()
             },
-            constraints: Constraints::default(),
-            volumes: UsedVolumes::default(),
-            labels: Labels::new(),
-            rank: TaskRank::default(),
-            nominated_node: None,
-            refused: None,
-            uid,
+            ..PodSpec::new("n", &uid)
         }
     }
 

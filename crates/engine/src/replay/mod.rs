@@ -12,8 +12,8 @@ use crate::cluster::Cluster;
 use crate::ids::{NodeId, PodId, ShapeId};
 use crate::model::{
     Config, Constraints, EnforcementTier, Event, FractioningCondition, GpuFraction, GpuRequest, Labels, MemoryKind,
-    MigStrategy, Millis, NodeSelectorTerm, NodeSpec, Operator, PlacementStrategies, PlacementStrategy, PodKind,
-    PodPhase, PodSpec, Requests, Requirement, TaskRank, UsedVolumes,
+    MigStrategy, NodeSelectorTerm, NodeSpec, Operator, PlacementStrategies, PlacementStrategy, PodSpec, Requests,
+    Requirement,
 };
 use crate::place::frag::{PriceState, Prices};
 use crate::place::shape_index::ShapeIndex;
@@ -364,34 +364,16 @@ pub(crate) fn pod_spec(arrival: u64, pod: &TracePod) -> PodSpec {
         ..NodeSelectorTerm::default()
     };
     PodSpec {
-        uid: arrival.to_string(),
-        namespace: String::new(),
-        name: String::new(),
-        created: Millis(0),
-        kind: PodKind::Workload,
-        gang: None,
-        sub_group: None,
-        phase: PodPhase::Pending,
-        node: None,
-        deletion: None,
-        gated: false,
-        bind_in_flight: None,
-        background: false,
-        gpu_groups: Vec::new(),
         requests: Requests {
             cpu_milli: pod.cpu_milli,
             memory_bytes: pod.memory_mib << 20,
             gpu,
             extended: Vec::new(),
         },
-        volumes: UsedVolumes::default(),
         constraints: Constraints {
             required_nodes: (!pod.models.is_empty()).then(|| vec![of_models()]),
             ..Constraints::default()
         },
-        labels: Labels::new(),
-        rank: TaskRank::default(),
-        nominated_node: None,
-        refused: None,
+        ..PodSpec::new("", &arrival.to_string())
     }
 }

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use kai_engine::Cluster;
 use kai_engine::model::{
-    Config, Constraints, EnforcementTier, Event, FractioningCondition, GangKey, GangSpec, GpuRequest, Labels,
-    MemoryKind, MigStrategy, Millis, NodeSpec, PodKind, PodPhase, PodSpec, Preemptibility, QueueResources, QueueSpec,
-    Quota, Requests, ResourceQuota, TaskRank,
+    Config, EnforcementTier, Event, FractioningCondition, GangKey, GangSpec, GpuRequest, Labels, MemoryKind,
+    MigStrategy, Millis, NodeSpec, PodPhase, PodSpec, QueueResources, QueueSpec, Quota, Requests, ResourceQuota,
 };
 use kai_engine::reasons::Resource;
 use kai_engine::report::{Decision, Report};
@@ -328,25 +327,12 @@ fn gang_key(at: usize) -> GangKey {
 }
 
 fn gang(at: usize, job: &Job, created: Millis) -> GangSpec {
-    let key = gang_key(at);
+    let _key = gang_key(at);
     GangSpec {
-        uid: key.name.clone(),
-        key,
         created,
-        queue: job.queue.clone(),
         priority: 50,
-        preemptibility: Preemptibility::Preemptible,
         min_member: job.min_pods,
-        min_sub_group: None,
-        topology: None,
-        sub_groups: Vec::new(),
-        last_start: None,
-        last_eviction: None,
-        stale_since: None,
-        preemption_delay: Millis(0),
-        staleness_grace: None,
-        schedulable: true,
-        refused: None,
+        ..GangSpec::new(gang_key(at), &job.queue)
     }
 }
 
@@ -354,20 +340,8 @@ fn pod(at: usize, number: u32, job: &Job, created: Millis) -> PodSpec {
     let key = gang_key(at);
     let name = format!("{}-{number:03}", key.name);
     PodSpec {
-        uid: name.clone(),
-        namespace: NAMESPACE.to_owned(),
-        name,
         created,
-        kind: PodKind::Workload,
         gang: Some(key),
-        sub_group: None,
-        phase: PodPhase::Pending,
-        node: None,
-        deletion: None,
-        gated: false,
-        background: false,
-        bind_in_flight: None,
-        gpu_groups: Vec::new(),
         requests: Requests {
             gpu: match job.gpus {
                 0 => GpuRequest::None,
@@ -375,11 +349,7 @@ fn pod(at: usize, number: u32, job: &Job, created: Millis) -> PodSpec {
             },
             ..Requests::default()
         },
-        constraints: Constraints::default(),
-        labels: Labels::new(),
-        rank: TaskRank::default(),
-        nominated_node: None,
-        refused: None,
+        ..PodSpec::new(NAMESPACE, &name)
     }
 }
 
