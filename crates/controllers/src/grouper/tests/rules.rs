@@ -121,7 +121,7 @@ fn origins_say_where_values_come_from() {
     let spec = json!({ "workers": workers_of(2), "team": "vision", "rack": "rack" });
     let desired = fixture.desired(&[farm(spec)], &pod(json!({}))).unwrap();
     let origins = desired.origins;
-    assert_eq!(origins.rule, "rule farm");
+    assert_eq!(origins.rule, "farm");
     assert_eq!(origins.minimum, "sum over spec.workers[*]");
     assert_eq!(origins.queue, "spec.team");
     assert_eq!(origins.priority_class, "constant of the rule");
