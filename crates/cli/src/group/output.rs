@@ -205,12 +205,17 @@ impl Group {
                 (None, count) => counted(count.unwrap_or(0), "pod"),
             };
             let pods = self.pods.iter().filter(|pod| pod.subgroup.as_ref() == Some(name));
+            // A template does not say how many pods there are.
+            let pods = match self.pods.is_empty() {
+                true => "-".to_owned(),
+                false => pods.count().to_string(),
+            };
             grid.row(vec![
                 plain(name),
                 plain(parent.as_deref().unwrap_or("-")),
                 plain(&minimum),
                 plain(&topology_constraint.as_ref().map_or_else(|| "-".to_owned(), topology)),
-                plain(&pods.count().to_string()),
+                plain(&pods),
             ]);
         }
         grid.lines(screen)

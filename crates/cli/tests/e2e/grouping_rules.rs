@@ -169,15 +169,26 @@ fn a_rule_may_change_and_a_broken_one_is_told_about() {
                 minimum_of(cluster, "film") == Some(1)
             })
             .await;
-        cluster
-            .until("the director starts alone", |cluster| cluster.runs("film-director-0"))
-            .await;
-        let lease = [cluster.pod("film-renderer-0"), cluster.pod("film-renderer-1")];
+        let second = NodeTemplate::new("second", "h100:1");
+        cluster.kubelets.add(&second).await.unwrap();
+        // With the minimum of before, no pod of the film would start: both renderers need a GPU.
+        cluster.until_running(3).await;
+        let renderers = ["film-renderer-0", "film-renderer-1"];
         assert!(
-            lease.iter().flatten().all(|pod| pod.node_name().is_none()),
+            renderers.iter().any(|renderer| cluster.runs(renderer)),
             "{}",
             cluster.picture()
         );
+        let in_no_subgroup = |cluster: &Cluster| {
+            let mut pods = cluster
+                .pods()
+                .into_iter()
+                .filter(|pod| pod.metadata.plain_name().starts_with("film-"));
+            pods.all(|pod| pod.metadata.labels.text("kai.scheduler/subgroup-name").is_none())
+        };
+        cluster
+            .until("the pods of the film are in no subgroup", in_no_subgroup)
+            .await;
     });
 }
 

@@ -49,6 +49,7 @@ pub(super) fn desired(workload: &Workload<'_>, base: &Owner, owners: &[Owner], d
             ..PodGroupSpec::default()
         },
         sub_group: None,
+        clears_sub_group: false,
         origins: Origins {
             minimum: "default: one pod".to_owned(),
             queue: queue_origin,

@@ -22,6 +22,8 @@ pub struct DesiredPodGroup {
     pub spec: PodGroupSpec,
     /// The pod's subgroup, if the pod group has subgroups.
     pub sub_group: Option<String>,
+    /// Whether a pod without subgroup loses the label of one: its rule may have changed.
+    pub clears_sub_group: bool,
     /// Where the values come from.
     pub origins: Origins,
 }

@@ -87,7 +87,10 @@ impl<'a> Field<'a> {
     pub(super) fn is_scalar(&self, text: &str) -> bool {
         match self.value {
             Some(Value::String(value)) => value == text,
-            Some(value @ (Value::Number(_) | Value::Bool(_))) => value.to_string() == text,
+            Some(value @ (Value::Number(_) | Value::Bool(_))) => {
+                let written = value.to_string();
+                written == text
+            }
             Some(Value::Null | Value::Array(_) | Value::Object(_)) | None => false,
         }
     }

@@ -43,12 +43,17 @@ pub(super) enum OwnerError {
 
 /// The problem that kai may not read an object of another project, and the remedy.
 pub(super) fn missing_right(api_version: &str, kind: &str, name: &str) -> String {
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let group = match group {
+        "" => String::new(),
+        group => format!("{}/", printable(group)),
+    };
     format!(
-        "kai may not read {} {} of {}, by which the pod is grouped; an administrator allows it with a ClusterRole that may get this \
+        "kai may not read {} {} of {group}{}, by which the pod is grouped; an administrator allows it with a ClusterRole that may get this \
          kind and has the label {AGGREGATION_LABEL}=true",
         printable(kind),
         printable(name),
-        printable(api_version)
+        printable(version)
     )
 }
 

@@ -107,7 +107,8 @@ pub fn pod_patch(desired: &DesiredPodGroup, pod: &Pod) -> Option<Value> {
         .sub_group
         .as_deref()
         .filter(|name| labels.text(keys::SUB_GROUP_NAME) != Some(name));
-    if pod.pod_group() == Some(&desired.name) && sub_group.is_none() {
+    let cleared = desired.clears_sub_group && desired.sub_group.is_none() && labels.get(keys::SUB_GROUP_NAME).is_some();
+    if pod.pod_group() == Some(&desired.name) && sub_group.is_none() && !cleared {
         return None;
     }
     // The uid keeps the patch from changing a new pod of the same name.
@@ -117,6 +118,8 @@ pub fn pod_patch(desired: &DesiredPodGroup, pod: &Pod) -> Option<Value> {
     });
     if let Some(name) = sub_group {
         metadata["labels"] = json!({ keys::SUB_GROUP_NAME: name });
+    } else if cleared {
+        metadata["labels"] = json!({ keys::SUB_GROUP_NAME: null });
     }
     Some(json!({ "metadata": metadata }))
 }
@@ -178,6 +181,7 @@ mod tests {
                 ..PodGroupSpec::default()
             },
             sub_group: None,
+            clears_sub_group: false,
             origins: super::super::Origins::default(),
         }
     }
@@ -300,6 +304,17 @@ mod tests {
             json!({ "annotations": { "pod-group-name": "pg" }, "labels": { "kai.scheduler/subgroup-name": "worker" } });
         assert_eq!(pod_patch(&desired, &pod(done.clone())), None);
         desired.sub_group = None;
-        assert_eq!(pod_patch(&desired, &pod(done)), None);
+        assert_eq!(pod_patch(&desired, &pod(done.clone())), None);
+        desired.clears_sub_group = true;
+        let cleared = json!({ "metadata": {
+            "uid": null,
+            "annotations": { "pod-group-name": "pg" },
+            "labels": { "kai.scheduler/subgroup-name": null },
+        }});
+        assert_eq!(pod_patch(&desired, &pod(done)), Some(cleared));
+        assert_eq!(
+            pod_patch(&desired, &pod(json!({ "annotations": { "pod-group-name": "pg" } }))),
+            None
+        );
     }
 }

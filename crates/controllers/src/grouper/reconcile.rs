@@ -14,7 +14,7 @@ use super::ignored_values::{IgnoredValue, ignored_values};
 use super::owners::{OwnerError, missing_right, owners_of};
 use super::rules::RuleSet;
 use super::workload::{GroupingError, GroupingOptions, ObjectRef, Objects, Owner, PodOrigin, Refusal, Workload};
-use super::{KindDefaults, NAME, RETRY_SOON, Settings, TYPES_KEY, default_rules, desired_pod_group, patches};
+use super::{KindDefaults, NAME, RETRY_SOON, Settings, TYPES_KEY, default_rules, desired_pod_group, kinds, patches};
 use crate::admission::core_of_pod_group::RaisedMinimum;
 use crate::reconciles::Reconciles;
 
@@ -219,12 +219,23 @@ impl Grouper {
             .await;
     }
 
-    /// The pods that changed rules may group differently: those without a node. A pod that runs keeps its pod group until it changes.
+    /// The pods that changed rules may group differently: those that wait, and those whose pod group is of no kind that the code knows.
     pub(super) fn pods_to_group_again(&self) -> Vec<ObjectKey> {
-        let waits = |pod: &Arc<Pod>| {
-            pod.scheduler_name() == self.settings.scheduler_name && pod.node_name().is_none() && !pod.is_terminating()
+        let is_of_code = |pod: &Pod| {
+            let group = ObjectKey::new(pod.metadata.namespace(), pod.pod_group().unwrap_or_default());
+            let group = self.informers.pod_groups().get(&group);
+            let owner = group.as_ref().and_then(|group| group.metadata.owner_references.first());
+            owner.is_some_and(|owner| {
+                let (group, version) = owner.api_version.split_once('/').unwrap_or(("", &owner.api_version));
+                kinds::groups_in_code(group, Some(version), &owner.kind)
+            })
         };
-        let pods = self.informers.pods().all().into_iter().filter(waits);
+        let concerned = |pod: &Arc<Pod>| {
+            pod.scheduler_name() == self.settings.scheduler_name
+                && !pod.is_terminating()
+                && (pod.node_name().is_none() || !is_of_code(pod))
+        };
+        let pods = self.informers.pods().all().into_iter().filter(concerned);
         let keys: Vec<ObjectKey> = pods.map(|pod| ObjectKey::of(&*pod)).collect();
         let mut state = self.state.lock();
         for key in &keys {

@@ -53,6 +53,7 @@ pub(super) fn desired(workload: &Workload<'_>) -> Result<DesiredPodGroup, Groupi
             ..PodGroupSpec::default()
         },
         sub_group: None,
+        clears_sub_group: false,
         origins: Origins {
             minimum: format!("annotation {} of Revision {name}", keys::KNATIVE_MIN_SCALE),
             queue: queue_origin,

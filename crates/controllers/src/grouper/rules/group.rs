@@ -50,7 +50,8 @@ pub(in super::super) fn desired(
         root: &root,
     };
     let mut desired = default_rules::desired(workload, &base, owners, keys::DEFAULT_PRIORITY_CLASS);
-    desired.origins.rule = named.title();
+    desired.origins.rule = named.words();
+    desired.clears_sub_group = true;
     set_queue_and_priority(&mut desired, named, scope)?;
     let topology_name = set_topology(&mut desired, &rule.topology, scope)?;
     let minimum = match &rule.minimum {
@@ -75,7 +76,9 @@ pub(in super::super) fn desired(
             );
         }
         (false, _) => {
-            desired.min_member(sum, "sum of the subgroups' minimums");
+            if minimum.is_none() {
+                desired.min_member(sum, "sum of the subgroups' minimums");
+            }
             desired.origins.sub_groups = tree.origin();
             desired.sub_group = match (tree.of_pod.take(), workload.pod_origin) {
                 (Some(name), _) => Some(name),

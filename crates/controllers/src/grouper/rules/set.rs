@@ -29,6 +29,14 @@ pub struct NamedRule {
 }
 
 impl NamedRule {
+    /// For people, after the word rule.
+    pub(super) fn words(&self) -> String {
+        match self.shipped {
+            true => format!("{} (shipped with kai)", self.name),
+            false => self.name.clone(),
+        }
+    }
+
     /// For people.
     pub(super) fn title(&self) -> String {
         match self.shipped {

@@ -121,7 +121,7 @@ fn origins_say_where_values_come_from() {
     let spec = json!({ "workers": workers_of(2), "team": "vision", "rack": "rack" });
     let desired = fixture.desired(&[farm(spec)], &pod(json!({}))).unwrap();
     let origins = desired.origins;
-    assert_eq!(origins.rule, "rule farm");
+    assert_eq!(origins.rule, "farm");
     assert_eq!(origins.minimum, "sum over spec.workers[*]");
     assert_eq!(origins.queue, "spec.team");
     assert_eq!(origins.priority_class, "constant of the rule");
@@ -444,4 +444,110 @@ fn a_large_list_takes_no_longer_than_its_length() {
     let tasks = vec![json!({ "name": "t", "replicas": 1 }); 20_000];
     let told = Fixture::default().desired(&[volcano_job(json!({ "tasks": tasks }))], &volcano_pod("t"));
     assert!(told.unwrap_err().contains("selects more than 10000 values"));
+}
+
+/// Whatever a rule or a workload says: a pod group whose subgroups are a tree of leaves with minimums, or an error.
+fn holds(rules: Arc<RuleSet>, owners: &[Value], pod: &Value) {
+    let mut fixture = Fixture::default().with_object(pod_gang());
+    fixture.options.rules = rules;
+    let Ok(desired) = fixture.desired(owners, pod) else {
+        return;
+    };
+    let groups = &desired.spec.sub_groups;
+    let of_pod = desired
+        .sub_group
+        .iter()
+        .all(|name| groups.iter().any(|group| group.name == *name));
+    assert!(of_pod, "{desired}");
+    let minimums: i64 = groups.iter().filter_map(|group| group.min_member).map(i64::from).sum();
+    assert!(
+        groups.is_empty() || desired.spec.min_member.map(i64::from) == Some(minimums),
+        "{desired}"
+    );
+    for group in groups {
+        let count = groups.iter().filter(|other| other.name == group.name).count();
+        let has_parent = group
+            .parent
+            .iter()
+            .all(|parent| groups.iter().any(|other| other.name == *parent));
+        let is_leaf = group.min_sub_group.is_none();
+        let has_members = groups.iter().any(|other| other.parent.as_ref() == Some(&group.name));
+        assert!(count == 1 && has_parent && is_leaf != has_members, "{desired}");
+    }
+}
+
+fn mutated_rules(fuzz: kai_fuzz::Fuzz) {
+    let workers = json!([{ "role": "a", "replicas": 2, "minimum": 1 }, { "role": "b", "replicas": 3, "near": "host" }]);
+    let owners = [farm(
+        json!({ "workers": workers, "team": "vision", "urgency": "high", "rack": "rack" }),
+    )];
+    let member = labelled(json!({ "example.com/role": "b", "grove.io/podgang": "llm-0" }));
+    let words = [
+        "[*]",
+        "{sum: ",
+        "members: ",
+        "spec.workers[*].role",
+        "- ",
+        "override: true\n",
+        "\n",
+        "[\"",
+        "except: [1]",
+    ];
+    let grove = include_str!("../rules/shipped/grove.yaml");
+    fuzz.texts(&[FARM, grove], &words, |text| {
+        let rules = RuleSet::load([("rule", text)], &RuleSet::default());
+        holds(Arc::new(rules), &owners, &member);
+    });
+}
+
+fn mutated_workloads(fuzz: kai_fuzz::Fuzz) {
+    let tasks = json!([{ "name": "master", "replicas": 1 }, { "name": "worker", "replicas": 4, "minAvailable": 2 }]);
+    let seeds = [
+        volcano_job(json!({ "minAvailable": 3, "queue": "default", "tasks": tasks })),
+        pod_gang(),
+    ];
+    let shipped = Arc::new(RuleSet::shipped());
+    fuzz.json(&seeds, |object| {
+        let mut object = object.clone();
+        if !object.is_object() {
+            return;
+        }
+        // The API server writes these.
+        let (api_version, kind, name) = match object["spec"].get("podgroups") {
+            Some(_) => ("scheduler.grove.io/v1alpha1", "PodGang", "llm-0"),
+            None => ("batch.volcano.sh/v1alpha1", "Job", "mpi"),
+        };
+        object["apiVersion"] = api_version.into();
+        object["kind"] = kind.into();
+        object["metadata"] = json!({ "name": name, "namespace": "ns", "uid": "u" });
+        if kind == "Job" {
+            return holds(Arc::clone(&shipped), &[object], &volcano_pod("worker"));
+        }
+        let mut fixture = Fixture::default().with_object(object);
+        fixture.options.rules = Arc::clone(&shipped);
+        let member = labelled(json!({ "grove.io/podgang": "llm-0", "grove.io/podclique": "llm-0-router" }));
+        let _ = fixture.desired(&grove_owners(), &member);
+    });
+}
+
+#[test]
+fn mutated_rules_make_whole_gangs_or_errors() {
+    mutated_rules(kai_fuzz::Fuzz::short("grouping rules").at_most(2_000));
+}
+
+#[test]
+fn mutated_workloads_make_whole_gangs_or_errors() {
+    mutated_workloads(kai_fuzz::Fuzz::short("workloads of grouping rules").at_most(2_000));
+}
+
+#[test]
+#[ignore = "runs for KAI_FUZZ_SECONDS"]
+fn long_run_of_rules() {
+    mutated_rules(kai_fuzz::Fuzz::long("grouping rules"));
+}
+
+#[test]
+#[ignore = "runs for KAI_FUZZ_SECONDS"]
+fn long_run_of_workloads() {
+    mutated_workloads(kai_fuzz::Fuzz::long("workloads of grouping rules"));
 }
