@@ -551,13 +551,26 @@ async fn a_binding_whose_answer_is_lost_is_recognised() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_gpu_is_reserved_while_nodes_are_added() {
+async fn no_gpu_is_reserved_on_a_node_that_is_being_removed() {
     let mut cluster = TestCluster::new();
     cluster.node("n", 1);
+    let taint = json!({ "spec": { "taints": [{ "key": "karpenter.sh/disrupted", "effect": "NoSchedule" }] } });
+    cluster.store.patch("nodes", "", "n", &Patch::Merge(taint)).unwrap();
+    cluster.share("p", "n", &["g"], 50);
+    cluster.start(&[]);
+    cluster.until("refused", |cluster| cluster.failed("p")).await;
+    let status = cluster.status("p");
+    assert!(status["reason"].as_str().unwrap().contains("being removed"), "{status}");
+    assert!(cluster.reservations().is_empty());
+}
+
+/// A scaling pod that no autoscaler has added a node for yet.
+fn waiting_scaling_pod(cluster: &TestCluster, origin: &str) {
     cluster
         .store
         .create(json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "s", "namespace": "kai-scale-adjust" },
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": "s", "namespace": "kai-scale-adjust", "annotations": { "kai.scheduler/scaling-for": origin } },
             "spec": { "containers": [{ "name": "a", "image": "x" }] },
         }))
         .unwrap();
@@ -566,6 +579,34 @@ async fn no_gpu_is_reserved_while_nodes_are_added() {
         .store
         .patch_status("pods", "kai-scale-adjust", "s", &Patch::Merge(waiting))
         .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scaling_pod_does_not_hold_up_its_own_pod() {
+    let mut cluster = TestCluster::new();
+    cluster.node("n", 1);
+    waiting_scaling_pod(&cluster, &format!("{NS}/p"));
+    cluster.share("p", "n", &["g"], 50);
+    cluster.start(&[]);
+    cluster.until("bound", |cluster| cluster.is_bound("p")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_autoscaler_that_adds_no_node_does_not_stop_sharing() {
+    let mut cluster = TestCluster::new();
+    cluster.node("n", 1);
+    waiting_scaling_pod(&cluster, "other/pod");
+    cluster.sleep(15 * 60).await;
+    cluster.share("p", "n", &["g"], 50);
+    cluster.start(&[]);
+    cluster.until("bound", |cluster| cluster.is_bound("p")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_gpu_is_reserved_while_nodes_are_added() {
+    let mut cluster = TestCluster::new();
+    cluster.node("n", 1);
+    waiting_scaling_pod(&cluster, "other/pod");
     cluster.share("p", "n", &["g"], 50);
     cluster.start(&[]);
     cluster.until("refused", |cluster| cluster.failed("p")).await;

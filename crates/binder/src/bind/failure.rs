@@ -120,6 +120,8 @@ pub(crate) enum BindFailure {
         keys::SHARED_GPU_CONFIG_MAP
     )]
     ConfigMapTaken { config_map: ObjectKey },
+    #[error("node {node} is being removed from the cluster; no GPU is reserved on it")]
+    NodeLeaving { node: String },
     #[error("nodes are being added for other pods; no GPU is reserved meanwhile")]
     ScalingUp,
     /// The reservation pod of a GPU group got no GPU within the limit.
@@ -291,6 +293,10 @@ mod tests {
 
     #[test]
     fn a_gpu_group_without_a_reservation_pod() {
+        check(
+            BindFailure::NodeLeaving { node: "n".into() },
+            "node n is being removed from the cluster; no GPU is reserved on it",
+        );
         check(
             BindFailure::ScalingUp,
             "nodes are being added for other pods; no GPU is reserved meanwhile",

@@ -66,6 +66,11 @@ impl Binder {
         }
         match (state, found) {
             (ReservationState::Missing, _) => {
+                // The scheduler chose the node before it was known to leave.
+                if facts.leaving {
+                    let node = key.node.to_string();
+                    return Err(BindFailure::NodeLeaving { node }.into());
+                }
                 let pod = bind.beside(&request.pod_name().into());
                 if self.is_scaling_up(&pod).await? {
                     return Err(BindFailure::ScalingUp.into());

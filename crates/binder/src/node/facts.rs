@@ -1,6 +1,7 @@
 //! The facts of a node that decide how its GPUs are reserved, and by which names a container gets them. Pure.
 
 use kai_api::{EnforcementTier, Node, gpu_memory_mib, keys};
+use kai_engine::model::NodeCondition;
 use serde_json::Value;
 
 use crate::{Choice, ReservationMode, Settings, TegraMode};
@@ -22,6 +23,8 @@ pub(crate) struct NodeFacts {
     pub(crate) tier: Option<EnforcementTier>,
     /// Whether the node has more than one GPU.
     pub(crate) several_gpus: bool,
+    /// Whether the node is being removed from the cluster.
+    pub(crate) leaving: bool,
 }
 
 /// By which names a container gets its GPUs.
@@ -61,6 +64,9 @@ impl NodeFacts {
             memory_mib: spec.as_ref().and_then(|spec| spec.gpu_memory_mib),
             memory_label_mib: label(keys::NODE_GPU_MEMORY).and_then(gpu_memory_mib),
             tier: label(keys::GPU_ENFORCEMENT).and_then(EnforcementTier::from_name),
+            leaving: spec
+                .as_ref()
+                .is_some_and(|spec| spec.conditions.contains(&NodeCondition::Leaving)),
             several_gpus: spec.is_some_and(|spec| spec.gpu_count_label.unwrap_or(spec.gpus) > 1),
         }
     }

@@ -3,7 +3,7 @@
 
 use kai_api::{Node, Object, Pod, keys};
 use kai_cli::roles::RoleSettings;
-use kai_cluster::{Deletion, Part, Patch, Selection, Target};
+use kai_cluster::{Deletion, Selection, Target};
 use kai_embedded::kubelet::NodeTemplate;
 use serde_json::{Value, json};
 
@@ -165,30 +165,5 @@ fn a_gang_whose_node_is_drained_moves_as_a_whole() {
         cluster
             .until("the rest of the gang is evicted", |cluster| cluster.pods().is_empty())
             .await;
-    });
-}
-
-#[test]
-fn a_scaling_pod_of_kai_is_taken_over() {
-    scenario_with(with_adjuster(), &[NodeTemplate::new("small", "")], async |cluster| {
-        let of_kai = json!({
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": { "name": "default-gone", "namespace": keys::SCALE_ADJUST_NAMESPACE, "labels": {
-                keys::APP: keys::SCALING_POD, keys::SCALING_FOR_POD: "gone", keys::SCALING_FOR_NAMESPACE: "default" } },
-            "spec": { "containers": [{ "name": "scaling-pod", "image": "scalingpod" }] },
-        });
-        let created = cluster
-            .client
-            .create(&Pod::RESOURCE, keys::SCALE_ADJUST_NAMESPACE, of_kai)
-            .await;
-        created.unwrap();
-        let condition = json!({ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" });
-        let status = json!({ "status": { "conditions": [condition] } });
-        let target = Target::of::<Pod>(keys::SCALE_ADJUST_NAMESPACE, "default-gone");
-        let _ = cluster.client.patch(target, Part::Status, Patch::Merge(status)).await;
-        cluster.create(PodManifest::new("x").fraction("0.5").build()).await;
-        until_no_scaling(cluster).await;
-        cluster.delete::<Pod>("default", "x").await.unwrap();
-        until_no_scaling(cluster).await;
     });
 }

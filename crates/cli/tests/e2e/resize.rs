@@ -119,6 +119,7 @@ fn a_resize_beyond_the_limit_of_the_queue_is_refused() {
             .create(with_requests(PodManifest::new("p").queue("small"), "1", "1Gi"))
             .await;
         cluster.until_only_running(&["p"]).await;
+        report(cluster, "p", "1", None).await;
         until_allocated(cluster, "small", "1").await;
         let words = "the resize adds 2, but all pods of the queue have 1 of the limit of 2 of queue small";
         refused("3 CPUs", resize(cluster, "p", "3").await, words);

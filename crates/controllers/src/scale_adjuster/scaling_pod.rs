@@ -124,6 +124,24 @@ mod tests {
     }
 
     #[test]
+    fn the_documentation_shows_it() {
+        let page = include_str!("../../../../docs/autoscaling.md");
+        let (_, block) = page.split_once("```yaml\n").unwrap();
+        let (block, _) = block.split_once("```").unwrap();
+        let shown: Value = serde_saphyr::from_str(block).unwrap();
+        let mut waiting = waiting("notebook");
+        waiting.key = ObjectKey::new("team-a", "notebook");
+        (waiting.gpus, waiting.cpu_milli, waiting.memory_bytes) = (1, 2000, 4 << 30);
+        let object = json!({ "spec": {
+            "nodeSelector": { "pool": "gpu" }, "tolerations": [{ "key": "nvidia.com/gpu", "operator": "Exists" }],
+        } });
+        assert_eq!(
+            scaling_pod("team-a-notebook", &waiting, &object, &Settings::default()),
+            shown
+        );
+    }
+
+    #[test]
     fn it_asks_for_whole_gpus_on_the_nodes_of_its_pod() {
         let term = |rest: Value| {
             let mut term = json!({ "topologyKey": "zone" });

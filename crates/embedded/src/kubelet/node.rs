@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kai_engine::model::{GpuRequest, PodKind, PodSpec};
+use kai_engine::model::{GpuRequest, PodKind, PodSpec, Requests};
 use kai_node::allocator::plan::{GPU_RESOURCE, device_uuid};
 use kai_node::allocator::prefer::PreferenceQuery;
 use kai_node::in_process::NodeGpus;
@@ -106,6 +106,13 @@ impl SimulatedNode {
     pub(super) fn share(&mut self, uid: &str, gpus: Vec<String>) {
         if let Some(admitted) = self.pods.get_mut(uid) {
             admitted.shared = gpus;
+        }
+    }
+
+    /// Sets the CPU and memory of the pod.
+    pub(super) fn resize(&mut self, uid: &str, requests: &Requests) {
+        if let Some(admitted) = self.pods.get_mut(uid) {
+            (admitted.cpu_milli, admitted.memory_bytes) = (requests.cpu_milli, requests.memory_bytes);
         }
     }
 

@@ -40,7 +40,20 @@ impl Inner {
         let record = self.lock().pods.get(key).cloned();
         match record {
             None => self.admit_pod(key, pod, node).await,
-            Some(record) => self.advance(key, &record).await,
+            Some(record) => {
+                self.resize(&record, pod);
+                self.advance(key, &record).await
+            }
+        }
+    }
+
+    /// Takes up what the pod counts with by its spec and status. A simulated kubelet decides nothing about resizes: tests write the status.
+    fn resize(&self, record: &PodRecord, pod: &kai_api::Pod) {
+        let Ok(read) = pod.read(&self.identity, kai_engine::model::Millis(0)) else {
+            return;
+        };
+        if let Some(node) = self.lock().nodes.get_mut(&record.node) {
+            node.resize(&record.uid, &read.value.requests);
         }
     }
 

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use kai_api::keys;
 use kai_cli::embedded;
 use kai_cli::roles::RoleSettings;
 use kai_cluster::{Client, Clock, Context};
 use kai_embedded::server::{Options, Server};
+use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
 
 use super::kube::Kube;
@@ -59,6 +61,8 @@ impl Choice {
                     ..Options::default()
                 });
                 embedded::install(&server).unwrap();
+                let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": keys::SCALE_ADJUST_NAMESPACE } });
+                server.store().create(namespace).unwrap();
                 Backend::Embedded {
                     server,
                     clock: Clock::runtime(start),
