@@ -5,10 +5,13 @@ mod explain;
 pub(crate) mod files;
 pub(crate) mod installation;
 mod junit;
+mod plot;
+mod progress;
 mod redact;
 mod report;
 mod table;
 mod trace;
+mod usage;
 mod watch;
 
 use std::io;
@@ -38,7 +41,7 @@ pub(crate) struct Arguments {
     stream: Option<Stream>,
     /// Case files, Kubernetes manifests, or folders of them; - is standard input. Manifests named together make up one
     /// cluster.
-    #[arg(required = true, value_name = "PATH")]
+    #[arg(required_unless_present = "usage", value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Cycles to run [default: what the case says, 1 for manifests].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -77,6 +80,8 @@ pub(crate) struct Arguments {
     /// Exit with 2 if there was a warning: something was skipped, ignored or changed.
     #[arg(long)]
     strict: bool,
+    #[command(flatten)]
+    usage: usage::Arguments,
     /// Output: tables for a person, one JSON object per scenario and line, or one JUnit report of all scenarios (which implies
     /// --check).
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
@@ -111,6 +116,9 @@ fn parse_action(name: &str) -> Result<Action, String> {
 pub(crate) fn run(mut arguments: Arguments) -> anyhow::Result<ExitCode> {
     if let Some(Stream::Trace(arguments)) = arguments.stream.take() {
         return trace::run(*arguments);
+    }
+    if let Some(file) = arguments.usage.file.take() {
+        return usage::run(&file, &arguments.usage, arguments.output);
     }
     if arguments.diff && arguments.output == Output::Junit {
         anyhow::bail!("--diff has no JUnit report; use -o table or -o json");

@@ -46,6 +46,7 @@ pub(crate) struct UsageFeed {
     started: Instant,
     last_update: Option<Instant>,
     last_save: Instant,
+    has_saved: bool,
     is_stale: bool,
 }
 
@@ -75,6 +76,7 @@ pub(crate) fn link(
         started: Instant::now(),
         last_update: None,
         last_save: Instant::now(),
+        has_saved: false,
         is_stale: false,
     };
     let source = UsageSource {
@@ -127,8 +129,12 @@ impl UsageFeed {
     pub(crate) fn observe(&mut self, now: Millis, engine: &kai_engine::Cluster) {
         let Some(history) = &mut self.history else { return };
         history.observe(now, observation(engine));
-        if self.last_save.elapsed() >= storage::SAVE_PERIOD {
-            self.last_save = Instant::now();
+        let period = match self.has_saved {
+            true => storage::SAVE_PERIOD,
+            false => storage::FIRST_SAVE,
+        };
+        if self.last_save.elapsed() >= period {
+            (self.last_save, self.has_saved) = (Instant::now(), true);
             self.saved.send_replace(Some(Arc::new(history.clone())));
         }
     }

@@ -15,6 +15,8 @@ const NAME: &str = "kai-usage";
 const MANAGER: &str = "kai-scheduler";
 /// The time between two writes. A restart forgets less than this.
 pub(super) const SAVE_PERIOD: Duration = Duration::from_secs(300);
+/// The time before the first write: a missing right is told at once, not by a history that is gone after a restart.
+pub(super) const FIRST_SAVE: Duration = Duration::from_secs(15);
 /// The time between two attempts to load.
 const RETRY_PERIOD: Duration = Duration::from_secs(10);
 /// The size of the history of one node pool. An object of the API may have a MiB, and a cluster has a few node pools.

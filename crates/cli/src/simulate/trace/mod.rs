@@ -2,7 +2,6 @@
 
 mod chart;
 mod output;
-mod progress;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,7 +13,7 @@ use kai_simulate::trace::{self, POLICIES, Trace, TraceOutcome};
 use rayon::prelude::*;
 
 use crate::grid::{Screen, printable};
-use progress::Progress;
+use crate::simulate::progress::Progress;
 
 /// The policies that are compared if none is named.
 const DEFAULT_POLICIES: &str = "fgd,binpack,frag";
@@ -78,7 +77,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         .iter()
         .flat_map(|trace| arguments.policy.iter().map(move |policy| (trace, *policy)))
         .collect();
-    let progress = Progress::new(runs.iter().map(|(trace, _)| trace.pods.len()).sum());
+    let progress = Progress::new(runs.iter().map(|(trace, _)| trace.pods.len()).sum(), "pods");
     let outcomes: Vec<TraceOutcome> = runs
         .par_iter()
         .map(|(trace, policy)| {

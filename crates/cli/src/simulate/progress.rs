@@ -1,4 +1,4 @@
-//! A bar on a terminal while traces are replayed. Nothing is written where standard error is no terminal.
+//! A bar on a terminal during long runs. Nothing is written where standard error is no terminal.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,9 @@ const WIDTH: usize = 40;
 
 /// The progress of all runs together.
 pub(super) struct Progress {
-    pods: usize,
+    all: usize,
+    /// What is counted.
+    what: &'static str,
     arrived: AtomicUsize,
     is_shown: bool,
 }
@@ -20,10 +22,11 @@ pub(super) struct RunProgress<'p> {
 }
 
 impl Progress {
-    /// The progress of runs with so many pods in all.
-    pub(super) fn new(pods: usize) -> Progress {
+    /// The progress of runs with so many of something in all.
+    pub(super) fn new(all: usize, what: &'static str) -> Progress {
         Progress {
-            pods,
+            all,
+            what,
             arrived: AtomicUsize::new(0),
             is_shown: io::stderr().is_terminal(),
         }
@@ -42,15 +45,15 @@ impl Progress {
     }
 
     fn show(&self, arrived: usize) {
-        let filled = WIDTH * arrived / self.pods.max(1);
+        let filled = WIDTH * arrived / self.all.max(1);
         let (done, rest) = ("\u{2588}".repeat(filled), "\u{2591}".repeat(WIDTH - filled.min(WIDTH)));
         // A terminal that can't be written to shows no bar.
-        let _ = write!(io::stderr(), "\r{done}{rest} {arrived} of {} pods", self.pods);
+        let _ = write!(io::stderr(), "\r{done}{rest} {arrived} of {} {}", self.all, self.what);
     }
 }
 
 impl RunProgress<'_> {
-    /// So many pods of this run have arrived.
+    /// So many of this run are done.
     pub(super) fn at(&mut self, arrived: usize) {
         let added = arrived - std::mem::replace(&mut self.arrived, arrived);
         let sum = self.all.arrived.fetch_add(added, Ordering::Relaxed) + added;
