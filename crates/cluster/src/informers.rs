@@ -88,6 +88,10 @@ informers! {
     storage_classes: kai_api::StorageClass,
     /// CSINodes.
     csi_nodes: kai_api::CsiNode,
+    /// CSIDrivers.
+    csi_drivers: kai_api::CsiDriver,
+    /// CSIStorageCapacities.
+    storage_capacities: kai_api::CsiStorageCapacity,
 }
 
 impl Informers {

@@ -53,8 +53,8 @@ fn reject(ledger: &Ledger, pod: PodId, volumes: Option<&VolumeRules<'_>>, scope:
         let by_node = || static_check(node, shape).and_then(|_| fits(node, shape, When::AfterRelease));
         let by_rules = || rules.as_ref().map_or(Ok(()), |rules| rules.check(id));
         let by_volumes = || match volumes {
-            Some(rules) if rules.choose(id).is_none() => Err(Check::VolumesToBind),
-            Some(_) | None => Ok(()),
+            Some(rules) => rules.choose(id).map(drop),
+            None => Ok(()),
         };
         let by_attachments = || ledger.check_attachments(pod, id, When::AfterRelease);
         let outside = in_domain.as_ref().is_some_and(|nodes| !nodes.contains(&id));

@@ -115,6 +115,7 @@ fn make(ledger: &mut Ledger, change: Change) {
             let claim = |name: String| ChosenVolume {
                 claim: name.into(),
                 volume: volume.clone(),
+                storage: volume.is_none().then(|| ("class".into(), 3)),
             };
             [
                 claim(format!("c{}", change.pod % 3)),
@@ -165,8 +166,9 @@ fn numbers(ledger: &Ledger) -> String {
     };
     let gangs: Vec<Gang> = gangs.iter().map(clean).collect();
     format!(
-        "{nodes:#?}\n{pods:#?}\n{gangs:#?}\n{queues:#?}\n{:?}\n{:?}",
+        "{nodes:#?}\n{pods:#?}\n{gangs:#?}\n{queues:#?}\n{:?}\n{:?}\n{:?}",
         volumes.sorted(),
+        volumes.sorted_storage(),
         attachments.sorted()
     )
 }

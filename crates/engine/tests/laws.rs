@@ -21,7 +21,7 @@ use world::account::{
     node_loads, offers, overloaded, queue_loads, queue_path, volume_loads,
 };
 use world::plan::{Class, Pace, Scene, Step, attach_scenes, scenes, scenes_of, volume_scenes};
-use world::{World, cases, shuffle};
+use world::{NEW_BYTES, STORAGE_BYTES, World, cases, shuffle};
 
 /// Runs a scene and two more cycles, and calls `law` after each cycle, before its decisions are carried out.
 fn watch(scene: &Scene, mut law: impl FnMut(&World, &Report)) {
@@ -338,6 +338,8 @@ proptest! {
                     }
                 }
             }
+            let new = claims.values().filter(|(volume, _)| volume.is_none()).count() as i64;
+            assert!(new * NEW_BYTES <= STORAGE_BYTES, "the storage has no room for {new} volumes: {report:#?}");
         });
     }
 

@@ -23,6 +23,8 @@ pub struct MirrorSettings {
     pub reservation_pod_list: ObjectList,
     /// Whether the mirror is given the volume claims and volumes. Without them volumes do not restrict pods.
     pub volume_list: ObjectList,
+    /// Whether new volumes are bounded by the free storage that their drivers report.
+    pub counts_storage: bool,
     /// Whether the mirror is given the ConfigMaps, once [`ClusterMirror::config_maps_synced`](crate::ClusterMirror::config_maps_synced) says so.
     pub config_map_list: ObjectList,
     /// The mode of GPU sharing: on which nodes pods with GPU shares start, or that they wait.
@@ -88,6 +90,7 @@ impl Default for MirrorSettings {
             full_hierarchy_fairness: true,
             reservation_pod_list: ObjectList::Complete,
             volume_list: ObjectList::Complete,
+            counts_storage: false,
             config_map_list: ObjectList::Complete,
             gpu_sharing: GpuSharingMode::default(),
             background: BackgroundSelector::default(),

@@ -4,6 +4,7 @@
 
 mod in_use;
 mod pools;
+mod storage;
 
 use std::sync::Arc;
 
@@ -11,13 +12,14 @@ use kai_api::{
     ConditionStatus, Object, ObjectKey, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition, StorageClass,
     VolumeBinding, VolumeClaim,
 };
-use kai_engine::model::{Event, FreeVolume, NodeSelectorTerm, PodSpec, UnboundClaim};
+use kai_engine::model::{Event, FreeVolume, NodeSelectorTerm, PodSpec, StorageRequest, UnboundClaim};
 use kai_engine::reasons::Refusal;
 use kai_engine::steps;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::in_use::ClaimUse;
 use self::pools::{Pools, REQUESTS_MAX, Source};
+use self::storage::Storage;
 use super::{ClusterMirror, ObjectList};
 
 /// Node selector terms of all volumes of one pod: the check of a node compares each. A pod beyond this is refused.
@@ -40,6 +42,7 @@ pub(super) struct Volumes {
     pending_pods: FxHashMap<ObjectKey, FxHashSet<ObjectKey>>,
     /// All pods that have not ended, by the claims that they name.
     users: FxHashMap<ObjectKey, FxHashSet<ObjectKey>>,
+    storage: Storage,
     pools: Pools,
 }
 
@@ -53,6 +56,8 @@ enum Need {
         many_nodes: bool,
         /// What the claim asks for; smaller claims choose first.
         bytes: i64,
+        /// What a new volume takes; `None` = nobody counts it.
+        storage: Option<StorageRequest>,
     },
 }
 
@@ -159,6 +164,7 @@ impl ClusterMirror {
                     from,
                     many_nodes,
                     bytes,
+                    storage,
                 }) => {
                     let Some(pool) = volumes.pools.join(&claim, from) else {
                         spec.refused.get_or_insert(Refusal::VolumeRequestsExceeded {
@@ -174,6 +180,7 @@ impl ClusterMirror {
                             claim,
                             pool,
                             many_nodes,
+                            storage,
                         },
                     ));
                 }
@@ -221,6 +228,7 @@ impl ClusterMirror {
             classes,
             described,
             by_class,
+            storage,
             ..
         } = &mut self.volumes;
         for name in pools.take_unused() {
@@ -231,6 +239,7 @@ impl ClusterMirror {
             classes,
             described,
             by_class,
+            storage,
         };
         let changed = pools.take_changed(&objects);
         self.outbox.events.extend(changed.into_iter().map(Event::VolumePool));
@@ -397,7 +406,8 @@ impl Volumes {
         let Some(class) = class.filter(|_| claim.volume_name().is_none()) else {
             return Err(Refusal::VolumeClaimUnbound { claim: name() });
         };
-        match self.classes.get(class).map(|class| class.volume_binding()) {
+        let object = self.classes.get(class);
+        match object.map(|class| class.volume_binding()) {
             None => {
                 let class = class.to_owned();
                 return Err(Refusal::StorageClassMissing { claim: name(), class });
@@ -409,6 +419,11 @@ impl Volumes {
             .request()
             .map_err(|problem| Refusal::VolumeInvalid(Box::new(problem)))?;
         let bytes = request.bytes;
+        let counted = object.filter(|class| self.storage.is_counted(class));
+        let storage = counted.map(|_| StorageRequest {
+            class: class.to_owned(),
+            bytes,
+        });
         let uid = claim.metadata.uid.as_deref();
         let is_reserved = |name: &str| {
             let volume = self.volumes.get(name);
@@ -425,6 +440,7 @@ impl Volumes {
             from,
             many_nodes: claim.is_for_many_nodes(),
             bytes,
+            storage,
         })
     }
 }

@@ -78,6 +78,9 @@ pub struct Args {
     /// gpu-fractioning.nvidia.com/Ready is true) or Disabled (pods with GPU shares wait).
     #[arg(long, default_value_t)]
     pub gpu_sharing_mode: kai_api::GpuSharingMode,
+    /// Bound new volumes by the free storage that CSI drivers report (CSIStorageCapacity).
+    #[arg(long, default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub schedule_csi_storage: bool,
     /// Label key of nodes for pods without GPUs.
     #[arg(long, default_value = kai_api::keys::NODE_CPU_WORKER)]
     pub cpu_worker_node_label_key: String,
@@ -96,8 +99,6 @@ pub struct Args {
 struct IgnoredFlags {
     #[arg(long, hide = true, default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     detailed_fit_errors: bool,
-    #[arg(long, hide = true, default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
-    schedule_csi_storage: bool,
     #[arg(long, hide = true, default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     enable_profiler: bool,
     #[arg(long, hide = true, default_value = "")]
@@ -122,10 +123,6 @@ impl Args {
             (
                 ignored.detailed_fit_errors,
                 "--detailed-fit-errors: reasons count nodes by cause; /explain and kai simulate show more",
-            ),
-            (
-                ignored.schedule_csi_storage,
-                "--schedule-csi-storage: storage capacity is not considered; pods stay pending until their claims are bound",
             ),
             (
                 ignored.enable_profiler,

@@ -50,6 +50,8 @@ pub struct Settings {
     pub gpu_sharing: GpuSharingMode,
     /// Whether fair shares follow the hierarchy of queues. Otherwise all leaf queues are siblings.
     pub full_hierarchy_fairness: bool,
+    /// Whether new volumes are bounded by the free storage that their drivers report.
+    pub counts_storage: bool,
     /// Which pods get a BindRequest.
     pub bind_requests: BindRequests,
     /// Longest time between the starts of two cycles.
@@ -113,6 +115,7 @@ impl Settings {
             background: file.background,
             usage: file.usage,
             full_hierarchy_fairness: args.full_hierarchy_fairness,
+            counts_storage: args.schedule_csi_storage,
             bind_requests: args.bind_requests,
             // With a period of zero, cycles would starve the other tasks.
             schedule_period: schedule_period.max(Duration::from_millis(1)),
@@ -135,6 +138,7 @@ impl Settings {
             full_hierarchy_fairness: self.full_hierarchy_fairness,
             reservation_pod_list: ObjectList::Complete,
             volume_list: ObjectList::Complete,
+            counts_storage: self.counts_storage,
             config_map_list: ObjectList::Complete,
             gpu_sharing: self.gpu_sharing,
             background: self.background.clone(),

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::io::{Cursor, Write};
 
 use kai_api::{
-    BindRequest, ConfigMap, CsiNode, Metadata, Node, Object, PersistentVolume, PersistentVolumeClaim, Pod, PodGroup,
-    PriorityClass, Queue, Resource, StorageClass, Topology,
+    BindRequest, ConfigMap, CsiDriver, CsiNode, CsiStorageCapacity, Metadata, Node, Object, PersistentVolume,
+    PersistentVolumeClaim, Pod, PodGroup, PriorityClass, Queue, Resource, StorageClass, Topology,
 };
 use kai_cluster::{Client, Selection};
 use kai_engine::model::Millis;
@@ -19,9 +19,7 @@ use crate::Settings;
 use kai_mirror::Partition;
 
 /// Kinds in KAI's snapshots that this scheduler does not read.
-const NOT_READ: [&str; 7] = [
-    "csiStorageCapacities",
-    "csiDrivers",
+const NOT_READ: [&str; 5] = [
     "resourceClaims",
     "resourceSlices",
     "deviceClasses",
@@ -52,6 +50,8 @@ pub async fn take(client: &Client, settings: &Settings, now: Millis) -> Result<V
         "persistentVolumeClaims": optional(list(&PersistentVolumeClaim::RESOURCE).await),
         "storageClasses": optional(list(&StorageClass::RESOURCE).await),
         "csiNodes": optional(list(&CsiNode::RESOURCE).await),
+        "csiDrivers": optional(list(&CsiDriver::RESOURCE).await),
+        "csiStorageCapacities": optional(list(&CsiStorageCapacity::RESOURCE).await),
         "configMaps": optional(config_maps.map(without_content).map_err(|error| error.to_string())),
     });
     for kind in NOT_READ {

@@ -45,7 +45,7 @@ impl Settings {
             "restrictSchedulingNodes": self.restrict_nodes.is_some(),
             "partitionParams": { "NodePoolLabelKey": key, "NodePoolLabelValue": value },
             "maxNumberConsolidationPreemptees": config.consolidation_preemptees_max.map_or(-1, i64::from),
-            "scheduleCSIStorage": false,
+            "scheduleCSIStorage": self.counts_storage,
             "useSchedulingSignatures": config.use_signatures,
             "fullHierarchyFairness": self.full_hierarchy_fairness,
             "allowConsolidatingReclaim": config.allow_consolidating_reclaim,
@@ -107,12 +107,7 @@ impl Settings {
             }
         }
         let restricts = parameters.take::<bool>("restrictSchedulingNodes") == Some(true);
-        if parameters.take::<bool>("scheduleCSIStorage") == Some(true) {
-            parameters.warn(
-                "scheduleCSIStorage",
-                "capacity of storage is not read here (it is ignored)",
-            );
-        }
+        parameters.read("scheduleCSIStorage", &mut settings.counts_storage);
         WITHOUT_EFFECT
             .iter()
             .for_each(|name| drop(parameters.values.remove(*name)));
@@ -316,7 +311,6 @@ mod tests {
             [
                 "schedulerParams.schedulerName: invalid type: integer `7`, expected a string (the default is used)",
                 "schedulerParams.globalDefaultStalenessGracePeriod: invalid type: floating point `1e+300`, expected i64 (the default is used)",
-                "schedulerParams.scheduleCSIStorage: capacity of storage is not read here (it is ignored)",
                 "schedulerParams.newSwitch: unknown here (it is ignored)",
                 "kai-rs: it has to be fields with values (the defaults are used)",
             ]

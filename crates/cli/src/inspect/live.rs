@@ -76,7 +76,7 @@ impl LiveCluster {
         let informers = Informers::new(client);
         restrict(&informers, &knowledge);
         let wake = Arc::new(Notify::new());
-        let sources = kai_scheduler::Sources::new(&informers, &wake);
+        let sources = kai_scheduler::Sources::new(&informers, &wake, &settings.mirror());
         informers.synced().await;
         informers.config_maps().synced().await;
         LiveCluster {

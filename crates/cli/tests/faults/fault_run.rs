@@ -16,6 +16,7 @@ use crate::other_scheduler::OtherScheduler;
 use crate::plan::{Plan, Step};
 use crate::pods::may_be_evicted;
 use crate::processes::Processes;
+use crate::volumes;
 
 /// The time in which a cluster becomes stable after the faults stop.
 const REST: Duration = Duration::from_secs(600);
@@ -148,7 +149,8 @@ impl<'a> FaultRun<'a> {
     /// Broken invariants of those that hold at every moment.
     fn found(&self) -> Vec<String> {
         let found = self.cluster.found().into_iter().chain(self.processes.ended());
-        found.chain(self.lost_limits_without_event()).collect()
+        let found = found.chain(self.lost_limits_without_event());
+        found.chain(volumes::found(&self.store)).collect()
     }
 
     /// A container whose limit is lost is reported within the period of the agent's audit.
@@ -181,7 +183,11 @@ impl<'a> FaultRun<'a> {
     fn found_when_settled(&self) -> Vec<String> {
         let found = self.cluster.found_when_settled().into_iter();
         let found = found.chain(self.processes.ended());
-        found.chain(self.lost_limits_without_event()).collect()
+        let found = found.chain(self.lost_limits_without_event());
+        let of_volumes = volumes::found(&self.store)
+            .into_iter()
+            .chain(volumes::left_behind(&self.store));
+        found.chain(of_volumes).collect()
     }
 
     /// Adds all objects to the digest: equal plans end with equal objects, byte by byte.
@@ -191,6 +197,8 @@ impl<'a> FaultRun<'a> {
             "bindrequests.scheduling.run.ai",
             "podgroups.scheduling.run.ai",
             "configmaps",
+            "persistentvolumes",
+            "persistentvolumeclaims",
             "events",
         ] {
             let page = self.store.list(resource, "", &Selector::everything()).unwrap();
@@ -271,6 +279,12 @@ impl<'a> FaultRun<'a> {
                 let name = &self.plan.nodes[*node].name;
                 // The node may be deleted.
                 let _ = self.cluster.kubelets.inject(name, fault).await;
+            }
+            Step::TakeVolume(pick) => {
+                if let Some(volume) = volumes::free(&self.store, *pick) {
+                    let kind = &kai_api::PersistentVolume::RESOURCE;
+                    let _ = self.cluster.patch(kind, "", &volume, volumes::taken()).await;
+                }
             }
             Step::RestartContainers(pick) => {
                 if let Some(pod) = self.pick("default", *pick) {
@@ -359,6 +373,9 @@ impl<'a> FaultRun<'a> {
         self.injector.stop();
         self.processes.kill_doubles().await;
         self.others.leave(&self.cluster).await;
+        for volume in volumes::by_hand(&self.store) {
+            self.cluster.create(volume).await;
+        }
         for node in 0..self.plan.nodes.len() {
             self.add(node).await;
             self.cordon(node, false).await;

@@ -22,3 +22,4 @@ mod processes;
 mod random;
 mod seeds;
 mod shrink;
+mod volumes;

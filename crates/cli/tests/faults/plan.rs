@@ -9,6 +9,7 @@ use crate::limits;
 use crate::pods;
 use crate::processes::Layout;
 use crate::random::SeededRandom;
+use crate::volumes;
 
 /// Fewest and most steps of a plan.
 const STEPS: (u64, u64) = (20, 40);
@@ -68,6 +69,8 @@ pub(crate) enum Step {
     Forget,
     /// The limits of GPU memory on a node misbehave, or are repaired.
     Limits { node: usize, fault: LimitFault },
+    /// Somebody else takes one of the volumes that no claim has.
+    TakeVolume(u64),
     /// The containers of one of the pods end, and their kubelet starts them again.
     RestartContainers(u64),
 }
@@ -79,6 +82,7 @@ impl Step {
             Step::Create { .. } | Step::Delete(_) | Step::End(_) | Step::AddNode(_) | Step::Cordon(..) => None,
             Step::Limits { fault, .. } => limits::kind(fault),
             Step::RestartContainers(_) => Some("containers restarted"),
+            Step::TakeVolume(_) => Some("volumes taken by somebody else"),
             Step::EndDoubles
             | Step::Gpu { healthy: true, .. }
             | Step::Ready(_, true)
@@ -120,6 +124,7 @@ impl Plan {
         let steps = (0..usize::try_from(count).unwrap()).map(|number| step(&mut random, number, &nodes));
         let mut steps: Vec<(Step, u64)> = steps.collect();
         limits::insert_faults(&mut of_limits, &nodes, &mut steps);
+        volumes::insert(seed, &nodes, &mut steps);
         Plan {
             seed,
             layout,

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use crate::injector::{ACCOUNTS, FaultInjector};
+use crate::volumes;
 
 /// The pause before a process that ended is started again.
 const RESTART_PAUSE: Duration = Duration::from_secs(10);
@@ -27,7 +28,10 @@ pub(crate) enum Layout {
 
 impl Layout {
     fn shapes(self) -> Vec<Shape> {
-        let all = RoleSettings::every_role().unwrap();
+        let mut all = RoleSettings::every_role().unwrap();
+        if let Some(binder) = &mut all.binder {
+            binder.volume_binding_timeout = volumes::BINDING_TIMEOUT;
+        }
         let one = RoleSettings::default;
         match self {
             Layout::Together => vec![("kai-all", all)],

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
+
 use crate::affinity::TermsState;
 use crate::cluster::Cluster;
 use crate::ids::{GangId, PodId, ShapeId, Symbol};
@@ -19,6 +21,7 @@ impl Cluster {
             std::mem::take(&mut spec.requests),
             std::mem::take(&mut spec.constraints),
         );
+        let storage = storage_of_claims(&spec, &constraints);
         let claims = names_of_claims(&mut constraints);
         let shape = self.shape_id(requests, constraints, namespace);
         let known = self.pod_ids.get(spec.uid.as_str()).map(|id| self.ledger.pod(*id));
@@ -27,7 +30,7 @@ impl Cluster {
             .filter(|row| row.shape == shape && row.namespace == namespace && row.labels == labels)
             .map(|row| (row.labels.clone(), row.label_set, row.terms));
         let id = self.detached_pod(&spec.uid, kept.is_some());
-        let (observed_node_name, placement) = self.observe(id, &spec);
+        let (observed_node_name, placement) = self.observe(id, &spec, &storage);
         let gang = self.gang_of(&spec);
         self.ledger.pods[id.index()] = Pod {
             observed_node_name,
@@ -50,7 +53,7 @@ impl Cluster {
     }
 
     /// The name of the node on which the pod was observed, and the pod's placement there.
-    fn observe(&mut self, id: PodId, spec: &PodSpec) -> (Option<Symbol>, Placement) {
+    fn observe(&mut self, id: PodId, spec: &PodSpec, storage: &ClaimStorage) -> (Option<Symbol>, Placement) {
         let (status, node, groups) = observed_placement(spec);
         let name = node.map(|name| self.ledger.symbols.intern(name));
         let node = name.and_then(|name| self.node_ids.get(&name).copied());
@@ -64,7 +67,7 @@ impl Cluster {
             status,
             node,
             gpu_groups: groups.iter().map(|name| self.gpu_group_names.id(name)).collect(),
-            volumes: in_flight_volumes(spec, status),
+            volumes: in_flight_volumes(spec, status, storage),
         };
         (name, placement)
     }
@@ -192,12 +195,29 @@ fn pod_volumes(used: UsedVolumes) -> Option<Arc<PodVolumes>> {
     (volumes.count() > 0).then(|| Arc::new(volumes))
 }
 
+/// By claim: the class and the bytes of its new volume, for claims whose storage is counted.
+type ClaimStorage = FxHashMap<String, (Arc<str>, i64)>;
+
+/// What the claims of a binding in flight take; empty for other pods.
+fn storage_of_claims(spec: &PodSpec, constraints: &Constraints) -> ClaimStorage {
+    let claims = constraints.claims.iter().filter(|_| spec.bind_in_flight.is_some());
+    let counted = claims.filter_map(|claim| {
+        let storage = claim.storage.as_ref()?;
+        Some((claim.claim.clone(), (storage.class.as_str().into(), storage.bytes)))
+    });
+    counted.collect()
+}
+
 /// The volumes that a binding in flight takes.
-fn in_flight_volumes(spec: &PodSpec, status: Status) -> ChosenVolumes {
+fn in_flight_volumes(spec: &PodSpec, status: Status, storage: &ClaimStorage) -> ChosenVolumes {
     let bind = spec.bind_in_flight.as_ref().filter(|_| status == Status::Binding)?;
     let chosen = bind.volumes.iter().map(|choice| ChosenVolume {
         claim: choice.claim.as_str().into(),
         volume: choice.volume.as_deref().map(Arc::from),
+        storage: match &choice.volume {
+            Some(_) => None,
+            None => storage.get(choice.claim.as_str()).cloned(),
+        },
     });
     let chosen: Arc<[ChosenVolume]> = chosen.collect();
     (!chosen.is_empty()).then_some(chosen)

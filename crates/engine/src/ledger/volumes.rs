@@ -17,6 +17,8 @@ pub(crate) struct VolumeUses {
     taken: FxHashMap<Arc<str>, u32>,
     /// What placements chose, by claim.
     claims: FxHashMap<Arc<str>, SmallVec<[ClaimUse; 1]>>,
+    /// Bytes of new volumes whose storage is counted, by class and node.
+    storage: FxHashMap<Arc<str>, FxHashMap<NodeId, i64>>,
 }
 
 /// Placements that chose the same for a claim.
@@ -27,6 +29,8 @@ pub(crate) struct ClaimUse {
     /// `None` = a new volume.
     pub(crate) volume: Option<Arc<str>>,
     pub(crate) placements: u32,
+    /// What the new volume takes: pods with one claim get one volume, so it counts once on a node.
+    storage: Option<(Arc<str>, i64)>,
 }
 
 impl VolumeUses {
@@ -40,9 +44,30 @@ impl VolumeUses {
         self.claims.get(claim).map_or(&[], |uses| uses.as_slice())
     }
 
+    /// Bytes that placements take for new volumes of the class, by node.
+    pub(crate) fn storage_of(&self, class: &str) -> impl Iterator<Item = (NodeId, i64)> {
+        let of_class = self.storage.get(class).into_iter().flatten();
+        of_class.map(|(node, bytes)| (*node, *bytes))
+    }
+
+    fn count_storage(&mut self, node: Option<NodeId>, storage: Option<&(Arc<str>, i64)>, sign: i64) {
+        let (Some(node), Some((class, bytes))) = (node, storage) else {
+            return;
+        };
+        let of_class = self.storage.entry(Arc::clone(class)).or_default();
+        let taken = of_class.entry(node).or_default();
+        *taken += sign * bytes;
+        if *taken == 0 {
+            of_class.remove(&node);
+        }
+        if of_class.is_empty() {
+            self.storage.remove(class);
+        }
+    }
+
     /// Adds what a placement on the node chose (`sign` 1), or takes it away (-1).
     pub(super) fn count(&mut self, node: Option<NodeId>, volumes: &[ChosenVolume], sign: i32) {
-        for ChosenVolume { claim, volume } in volumes {
+        for ChosenVolume { claim, volume, storage } in volumes {
             if let Some(volume) = volume {
                 let taken = self.taken.entry(Arc::clone(volume)).or_default();
                 *taken = add(*taken, sign);
@@ -58,17 +83,22 @@ impl VolumeUses {
                 Some(at) => {
                     uses[at].placements = add(uses[at].placements, sign);
                     if uses[at].placements == 0 {
-                        uses.swap_remove(at);
+                        let gone = uses.swap_remove(at);
+                        if uses.is_empty() {
+                            self.claims.remove(claim);
+                        }
+                        self.count_storage(node, gone.storage.as_ref(), -1);
                     }
                 }
-                None => uses.push(ClaimUse {
-                    node,
-                    volume: volume.clone(),
-                    placements: add(0, sign),
-                }),
-            }
-            if uses.is_empty() {
-                self.claims.remove(claim);
+                None => {
+                    uses.push(ClaimUse {
+                        node,
+                        volume: volume.clone(),
+                        placements: add(0, sign),
+                        storage: storage.clone(),
+                    });
+                    self.count_storage(node, storage.as_ref(), 1);
+                }
             }
         }
     }
@@ -83,6 +113,17 @@ impl VolumeUses {
                 uses.iter()
                     .map(move |used| (&**claim, used.node, used.volume.as_deref(), used.placements))
             })
+            .collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// The storage that is taken, in an order that does not depend on history, for tests.
+    #[cfg(test)]
+    pub(crate) fn sorted_storage(&self) -> Vec<(&str, NodeId, i64)> {
+        let classes = self.storage.keys();
+        let mut all: Vec<_> = classes
+            .flat_map(|class| self.storage_of(class).map(move |(node, bytes)| (&**class, node, bytes)))
             .collect();
         all.sort_unstable();
         all

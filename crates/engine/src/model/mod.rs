@@ -35,7 +35,10 @@ pub use queue::{QueueSpec, Usage};
 pub use resources::{PerResource, QueueResources};
 pub use selector::{LabelSelector, Labels, NodeSelectorTerm, Operator, Requirement, WeightedNodeTerm};
 pub use topology::{TopologyLevel, TopologySpec};
-pub use volume::{AttachLimits, FreeVolume, NewVolumes, UnboundClaim, UsedVolumes, VolumeChoice, VolumePoolSpec};
+pub use volume::{
+    AttachLimits, FreeVolume, NewVolumes, StorageRequest, StorageSegment, UnboundClaim, UsedVolumes, VolumeChoice,
+    VolumePoolSpec,
+};
 
 /// A change of one object. The order of events about different objects has no effect on decisions.
 #[derive(Clone, Debug, PartialEq)]

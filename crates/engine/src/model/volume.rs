@@ -14,6 +14,17 @@ pub struct UnboundClaim {
     pub pool: String,
     /// Whether pods on several nodes can use the new volume at a time. Otherwise all pods of the claim go to one node until it exists.
     pub many_nodes: bool,
+    /// The storage that a new volume takes; `None` = nobody counts it.
+    pub storage: Option<StorageRequest>,
+}
+
+/// The storage that a new volume takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct StorageRequest {
+    /// The class. New volumes of a class share its [`StorageSegment`]s.
+    pub class: String,
+    /// The size of the volume.
+    pub bytes: i64,
 }
 
 /// What claims with equal requirements can get: a volume that exists, or a new one.
@@ -25,6 +36,18 @@ pub struct VolumePoolSpec {
     pub volumes: Vec<Arc<FreeVolume>>,
     /// Where a new volume can be made.
     pub new_volumes: NewVolumes,
+    /// The free storage of the class that has room for one such volume; `None` = nobody counts it. A node that no segment serves gets no
+    /// new volume.
+    pub storage: Option<Vec<Arc<StorageSegment>>>,
+}
+
+/// Free storage for the new volumes of some nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StorageSegment {
+    /// One of the terms must match a node that the segment serves; `None` = it serves every node.
+    pub nodes: Option<Vec<NodeSelectorTerm>>,
+    /// The free storage.
+    pub bytes: i64,
 }
 
 /// A volume without a claim.

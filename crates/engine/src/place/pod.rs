@@ -85,7 +85,7 @@ impl NodeFilter<'_> {
             }
         }
         let volumes = match self.volumes {
-            Some(rules) => rules.choose(node)?,
+            Some(rules) => rules.choose(node).ok()?,
             None => None,
         };
         if !ledger.can_attach(pod, node, When::AfterRelease) {

@@ -10,7 +10,8 @@ use smallvec::SmallVec;
 
 use crate::ids::{NodeId, PodId};
 use crate::ledger::Ledger;
-use crate::model::{FreeVolume, Labels, NewVolumes, NodeSelectorTerm, Operator, VolumePoolSpec};
+use crate::model::{FreeVolume, Labels, NewVolumes, NodeSelectorTerm, Operator, StorageRequest, VolumePoolSpec};
+use crate::reasons::Check;
 use crate::steps;
 use crate::tables::{ChosenVolume, ChosenVolumes, Placement};
 
@@ -39,6 +40,25 @@ struct Reach {
     everywhere: SmallVec<[u32; 1]>,
     /// Whether a new volume can be made, by node.
     new_volumes: Vec<bool>,
+    /// `None` = nobody counts the storage of new volumes.
+    storage: Option<StorageReach>,
+}
+
+/// Which nodes the segments of storage serve.
+#[derive(Clone, Debug, Default)]
+struct StorageReach {
+    /// Free bytes as reported, by segment.
+    reported: Vec<i64>,
+    /// By node: its segments, apart from those of all nodes.
+    by_node: FxHashMap<NodeId, SmallVec<[u32; 1]>>,
+    everywhere: SmallVec<[u32; 1]>,
+}
+
+impl StorageReach {
+    fn segments_of(&self, node: NodeId) -> impl Iterator<Item = usize> {
+        let of_node = self.by_node.get(&node).into_iter().flatten();
+        of_node.chain(&self.everywhere).map(|segment| *segment as usize)
+    }
 }
 
 /// Free volumes with their positions in the pool: the best one first.
@@ -98,6 +118,7 @@ impl Reach {
             by_node: FxHashMap::default(),
             everywhere: SmallVec::new(),
             new_volumes: Vec::new(),
+            storage: None,
         };
         let mut by_terms: FxHashMap<&Option<Vec<NodeSelectorTerm>>, usize> = FxHashMap::default();
         for (position, volume) in spec.volumes.iter().enumerate() {
@@ -129,6 +150,22 @@ impl Reach {
                 nodes
             }
         };
+        reach.storage = spec.storage.as_ref().map(|segments| {
+            let mut storage = StorageReach::default();
+            for (id, segment) in segments.iter().enumerate() {
+                storage.reported.push(segment.bytes);
+                match &segment.nodes {
+                    None => storage.everywhere.push(id as u32),
+                    Some(terms) => {
+                        for node in nodes_matching(terms, ledger, nodes_by_label) {
+                            storage.by_node.entry(node).or_default().push(id as u32);
+                        }
+                    }
+                }
+            }
+            steps::count(segments.len() + storage.by_node.len());
+            storage
+        });
         // Not a cycle's work, which must not depend on what earlier cycles computed. The mirror bounds the pools of a namespace.
         steps::count(spec.volumes.len() + reach.by_node.len());
         reach
@@ -210,9 +247,30 @@ pub(crate) struct VolumeRules<'a> {
 #[derive(Debug)]
 struct ClaimRule<'a> {
     name: &'a Arc<str>,
+    request: Option<&'a StorageRequest>,
     /// `None` = there is no such pool.
     reach: Option<&'a Reach>,
     options: Options,
+    /// The storage of a new volume; `None` = nobody counts it.
+    storage: Option<NewStorage<'a>>,
+}
+
+/// The storage from which a claim gets a new volume.
+#[derive(Debug)]
+struct NewStorage<'a> {
+    class: &'a str,
+    bytes: i64,
+    reach: &'a StorageReach,
+    /// Free bytes by segment, without those that other placements take.
+    free: Vec<i64>,
+}
+
+impl NewStorage<'_> {
+    /// The most free storage for one node.
+    fn free_on(&self, node: NodeId) -> i64 {
+        let segments = self.reach.segments_of(node);
+        segments.map(|segment| self.free[segment]).max().unwrap_or_default()
+    }
 }
 
 /// What a claim can get.
@@ -251,25 +309,76 @@ impl<'a> VolumeRules<'a> {
                         .unwrap_or_default(),
                 ),
             };
-            ClaimRule { name, reach, options }
+            let counted = claim
+                .storage
+                .as_ref()
+                .zip(reach.and_then(|reach| reach.storage.as_ref()));
+            // A volume that is made for another pod with the claim takes no more storage.
+            let counted = counted.filter(|_| matches!(options, Options::Any(_)));
+            let storage = counted.map(|(storage, reach)| NewStorage {
+                class: &storage.class,
+                bytes: storage.bytes,
+                reach,
+                free: free_storage(ledger, reach, &storage.class, &own),
+            });
+            ClaimRule {
+                name,
+                request: claim.storage.as_ref(),
+                reach,
+                options,
+                storage,
+            }
         };
         let claims = names.iter().zip(claims).map(rule).collect();
         Some(VolumeRules { claims })
     }
 
-    /// What each claim gets on the node; `None` = the node can't give them all a volume.
-    pub(crate) fn choose(&self, node: NodeId) -> Option<ChosenVolumes> {
+    /// What each claim gets on the node; an error if the node can't give them all a volume.
+    pub(crate) fn choose(&self, node: NodeId) -> Result<ChosenVolumes, Check> {
         let wishes = self
             .claims
             .iter()
             .map(|claim| claim.wish(node))
-            .collect::<Option<Vec<_>>>()?;
-        let volumes = assign(&wishes)?;
+            .collect::<Result<Vec<_>, Check>>()?;
+        let volumes = assign(&wishes).ok_or_else(|| self.shortage(node))?;
+        self.check_storage(node, &volumes)?;
         let chosen = self.claims.iter().zip(volumes).map(|(claim, volume)| ChosenVolume {
             claim: Arc::clone(claim.name),
+            storage: match &volume {
+                Some(_) => None,
+                None => claim
+                    .request
+                    .map(|request| (Arc::from(request.class.as_str()), request.bytes)),
+            },
             volume,
         });
-        Some(Some(chosen.collect()))
+        Ok(Some(chosen.collect()))
+    }
+
+    /// What is missing where volumes that exist do not suffice.
+    fn shortage(&self, node: NodeId) -> Check {
+        let lacks_storage = |claim: &ClaimRule<'_>| {
+            claim.reach.is_some_and(|reach| reach.makes_new_on(node)) && !claim.has_storage(node)
+        };
+        match self.claims.iter().any(lacks_storage) {
+            true => Check::Storage,
+            false => Check::VolumesToBind,
+        }
+    }
+
+    /// Whether the new volumes fit together: each has room alone.
+    fn check_storage(&self, node: NodeId, volumes: &[Option<Arc<str>>]) -> Result<(), Check> {
+        let new = || {
+            let claims = self.claims.iter().zip(volumes).filter(|(_, volume)| volume.is_none());
+            claims.filter_map(|(claim, _)| claim.storage.as_ref())
+        };
+        for storage in new() {
+            let of_class = new().filter(|other| other.class == storage.class);
+            if of_class.map(|other| other.bytes).sum::<i64>() > storage.free_on(node) {
+                return Err(Check::Storage);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -282,9 +391,15 @@ struct Wish {
 }
 
 impl ClaimRule<'_> {
-    /// `None` = nothing.
-    fn wish(&self, node: NodeId) -> Option<Wish> {
-        let reach = self.reach?;
+    /// Whether the storage of the node has room for a new volume.
+    fn has_storage(&self, node: NodeId) -> bool {
+        let storage = self.storage.as_ref();
+        storage.is_none_or(|storage| storage.free_on(node) >= storage.bytes)
+    }
+
+    /// An error if it can get nothing.
+    fn wish(&self, node: NodeId) -> Result<Wish, Check> {
+        let reach = self.reach.ok_or(Check::VolumesToBind)?;
         let wish = match &self.options {
             Options::Same(volume) => Wish {
                 volumes: reach
@@ -310,11 +425,15 @@ impl ClaimRule<'_> {
                 volumes.sort_unstable_by_key(|(position, _)| *position);
                 Wish {
                     volumes,
-                    can_be_new: reach.makes_new_on(node),
+                    can_be_new: reach.makes_new_on(node) && self.has_storage(node),
                 }
             }
         };
-        (!wish.volumes.is_empty() || wish.can_be_new).then_some(wish)
+        match (wish.volumes.is_empty(), wish.can_be_new) {
+            (true, false) if reach.makes_new_on(node) && !self.has_storage(node) => Err(Check::Storage),
+            (true, false) => Err(Check::VolumesToBind),
+            (false, _) | (_, true) => Ok(wish),
+        }
     }
 }
 
@@ -374,6 +493,30 @@ fn choice_of_others(ledger: &Ledger, claim: &str, own: &[&Placement]) -> Option<
         )
     })?;
     Some((first.node, first.volume.clone()))
+}
+
+/// By segment: the reported bytes without those that other placements take.
+fn free_storage(ledger: &Ledger, reach: &StorageReach, class: &str, own: &[&Placement]) -> Vec<i64> {
+    let mut free = reach.reported.clone();
+    let mut take = |node: NodeId, bytes: i64| {
+        for segment in reach.segments_of(node) {
+            free[segment] -= bytes;
+        }
+    };
+    let mut nodes = 0;
+    for (node, bytes) in ledger.volumes.storage_of(class) {
+        nodes += 1;
+        take(node, bytes);
+    }
+    for placement in own {
+        let chosen = placement.volumes.iter().flat_map(|volumes| volumes.iter());
+        let of_class = chosen.filter_map(|chosen| chosen.storage.as_ref().filter(|(other, _)| **other == *class));
+        if let Some(node) = placement.node {
+            of_class.for_each(|(_, bytes)| take(node, -bytes));
+        }
+    }
+    ledger.note_work(free.len() / 4 + nodes);
+    free
 }
 
 /// By segment: the first volumes that no other pod's placement takes.

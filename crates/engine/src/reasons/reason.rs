@@ -212,6 +212,8 @@ pub enum Check {
     VolumeNodes,
     /// A claim of the pod has no volume yet and can't get one there.
     VolumesToBind,
+    /// A claim of the pod needs a new volume, and the storage of the node has no room for it.
+    Storage,
     /// Another pod uses a claim of the pod that one pod alone can use.
     ExclusiveClaim,
     /// The node can't attach the volumes of the pod besides those that it has.

@@ -514,6 +514,7 @@ fn relax(trials: &mut Trials<'_>, base: &Outcome) -> Option<Vec<Step>> {
         | Check::Fractioning(_)
         | Check::VolumeNodes
         | Check::VolumesToBind
+        | Check::Storage
         | Check::ExclusiveClaim
         | Check::AttachLimit
         | Check::QueueBound => None,

@@ -119,6 +119,7 @@ fn missing(node: &Node, shape: &Shape, check: Check) -> (i64, i64) {
         | Check::Fractioning(_)
         | Check::VolumeNodes
         | Check::VolumesToBind
+        | Check::Storage
         | Check::ExclusiveClaim
         | Check::AttachLimit
         | Check::QueueBound

@@ -23,6 +23,8 @@ pub(crate) struct ChosenVolume {
     pub(crate) claim: Arc<str>,
     /// `None` = a new volume for the pod's node.
     pub(crate) volume: Option<Arc<str>>,
+    /// The storage that a new volume takes: class and bytes; `None` = nobody counts it.
+    pub(crate) storage: Option<(Arc<str>, i64)>,
 }
 
 /// What a pod uses of volumes that are bound or will be.

@@ -15,8 +15,8 @@ use super::kai_engine::model::{
     AttachLimits, BindInFlight, Config, Constraints, Event, FractioningCondition, FreeVolume, GangKey, GangSpec,
     GpuFraction, GpuRequest, HostPort, LabelSelector, MemoryKind, MigStrategy, Millis, NewVolumes, NodeCondition,
     NodeSelectorTerm, NodeSpec, Operator, PodAffinityTerm, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests,
-    Requirement, ResourceQuota, SubGroupSpec, Taint, TaintEffect, TaskRank, Toleration, TopologyConstraint,
-    TopologyLevel, TopologySpec, UnboundClaim, Usage, UsedVolumes, VolumePoolSpec,
+    Requirement, ResourceQuota, StorageRequest, StorageSegment, SubGroupSpec, Taint, TaintEffect, TaskRank, Toleration,
+    TopologyConstraint, TopologyLevel, TopologySpec, UnboundClaim, Usage, UsedVolumes, VolumePoolSpec,
 };
 use super::kai_engine::reasons::Refusal;
 use super::kai_engine::report::{Decision, Report};
@@ -473,6 +473,10 @@ impl World {
     fn claims(&self, plan: ClaimPlan, gang: &str, index: usize) -> Constraints {
         let claim = |name: String, pool: &str, many_nodes| UnboundClaim {
             claim: name,
+            storage: (pool == "any").then(|| StorageRequest {
+                class: "any".to_owned(),
+                bytes: NEW_BYTES,
+            }),
             pool: pool.to_owned(),
             many_nodes,
         };
@@ -661,10 +665,15 @@ fn volume_pools() -> [VolumePoolSpec; 2] {
     };
     let of_host = |host: &str| volume(&format!("disk-{host}"), Some(has_label("host", host)));
     let of_rack = volume("rack", Some(has_label("rack", "r1")));
+    let segment = Arc::new(StorageSegment {
+        nodes: Some(vec![has_label("rack", "r0")]),
+        bytes: STORAGE_BYTES,
+    });
     let pool = |name: &str, volumes: &[Arc<FreeVolume>], new_volumes| VolumePoolSpec {
         name: name.to_owned(),
         volumes: volumes.to_vec(),
         new_volumes,
+        storage: (name == "any").then(|| vec![Arc::clone(&segment)]),
     };
     let disks = [
         of_host("n0"),
@@ -679,6 +688,10 @@ fn volume_pools() -> [VolumePoolSpec; 2] {
         pool("any", &any, NewVolumes::On(vec![has_label("rack", "r0")])),
     ]
 }
+
+/// The free storage for new volumes, and the size of one of them: two fit.
+pub(crate) const STORAGE_BYTES: i64 = 5;
+pub(crate) const NEW_BYTES: i64 = 2;
 
 /// The driver of all volumes that are attached.
 pub(crate) const DRIVER: &str = "disk.example.com";

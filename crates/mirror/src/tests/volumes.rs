@@ -513,3 +513,64 @@ fn a_pod_of_another_scheduler_keeps_a_claim_of_one_pod() {
     world.mirror.remove_pod(&ObjectKey::new("a", "f"));
     assert_eq!(world.decide(), ["bind uid-p n1"]);
 }
+
+/// Free storage of the class in a zone.
+fn storage(world: &mut World, zone: &str, capacity: &str) {
+    let key = ObjectKey::new("csi", zone);
+    let capacity = json!({
+        "metadata": { "name": zone, "namespace": "csi" }, "storageClassName": "late", "capacity": capacity,
+        "nodeTopology": { "matchLabels": { "zone": zone } },
+    });
+    world.mirror.apply_storage_capacity(&key, &slim(capacity));
+}
+
+#[test]
+fn new_volumes_fit_into_the_storage_that_drivers_report() {
+    let mut world = World::with(&MirrorSettings {
+        counts_storage: true,
+        ..MirrorSettings::default()
+    });
+    world.node("n1", json!({ "zone": "a" }));
+    world.node("n2", json!({ "zone": "a" }));
+    class(&mut world, "csi.example", json!({}));
+    for (pod, group, of_pod) in [("p", "g", "c"), ("q", "h", "d")] {
+        world.group(group, json!({}));
+        claim(&mut world, of_pod, json!({}));
+        let volumes = json!([{ "name": "data", "persistentVolumeClaim": { "claimName": of_pod } }]);
+        let annotations = json!({ "annotations": { "pod-group-name": group } });
+        world.pod(pod, json!({ "metadata": annotations, "spec": { "volumes": volumes } }));
+    }
+    let driver = json!({ "metadata": { "name": "csi.example" }, "spec": { "storageCapacity": true } });
+    world.mirror.apply_csi_driver(&slim(driver));
+    assert_eq!(world.decide(), [""; 0], "the driver reports no storage");
+    let words = "2 node(s) did not have enough free storage";
+    assert!(world.reason("uid-p").contains(words), "{}", world.reason("uid-p"));
+    storage(&mut world, "b", "100Gi");
+    storage(&mut world, "a", "4Gi");
+    assert_eq!(world.decide(), [""; 0], "there is too little");
+    storage(&mut world, "a", "9Gi");
+    assert_eq!(world.decide(), ["bind uid-p n1 a/c=new"]);
+    assert_eq!(world.decide(), [""; 0], "the rest does not suffice");
+    assert!(
+        world
+            .reason("uid-q")
+            .contains("1 node(s) did not have enough free storage")
+    );
+    // The volume is being made: it still takes the storage that was free before.
+    let selected = json!({ "metadata": { "annotations": { "volume.kubernetes.io/selected-node": "n1" } } });
+    claim(&mut world, "c", selected);
+    assert_eq!(world.decide(), [""; 0]);
+    world.mirror.write_failed("uid-p", Some(("n1", "no disk".to_owned())));
+    claim(&mut world, "c", json!({}));
+    world.mirror.remove_pod(&ObjectKey::new("a", "p"));
+    assert_eq!(world.decide(), ["bind uid-q n1 a/d=new"]);
+    world.mirror.write_failed("uid-q", None);
+    world.mirror.remove_storage_capacity(&ObjectKey::new("csi", "a"));
+    assert_eq!(world.decide(), [""; 0]);
+    world.mirror.remove_csi_driver("csi.example");
+    assert_eq!(
+        world.decide(),
+        ["bind uid-q n1 a/d=new"],
+        "nobody counts the storage any more"
+    );
+}

@@ -5,9 +5,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kai_api::{Object, ObjectKey, PersistentVolume, StorageClass, VolumeRequest};
-use kai_engine::model::{FreeVolume, NewVolumes, NodeSelectorTerm, Operator, Requirement, VolumePoolSpec};
+use kai_engine::model::{
+    FreeVolume, NewVolumes, NodeSelectorTerm, Operator, Requirement, StorageSegment, VolumePoolSpec,
+};
 use kai_engine::steps;
 use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::storage::Storage;
 
 /// Different requests of the waiting claims of one namespace. Each volume of the class is compared with each of them whenever one changes, and
 /// tenants write the claims. Further claims wait until another request of their namespace is met.
@@ -41,6 +45,7 @@ pub(super) struct Objects<'o> {
     pub(super) classes: &'o FxHashMap<Box<str>, Arc<StorageClass>>,
     pub(super) described: &'o FxHashMap<Box<str>, Arc<FreeVolume>>,
     pub(super) by_class: &'o FxHashMap<Box<str>, FxHashSet<Box<str>>>,
+    pub(super) storage: &'o Storage,
 }
 
 /// All pools that claims of pending pods use.
@@ -240,7 +245,17 @@ impl Objects<'_> {
             name: name.to_owned(),
             volumes,
             new_volumes,
+            storage: match source {
+                Source::Request(request) => self.segments(request),
+                Source::Reserved(_) | Source::MadeFor(_) => None,
+            },
         }
+    }
+
+    fn segments(&self, request: &VolumeRequest) -> Option<Vec<Arc<StorageSegment>>> {
+        let class = self.classes.get(request.class.as_str())?;
+        let is_counted = self.storage.is_counted(class);
+        is_counted.then(|| self.storage.segments(&request.class, request.bytes))
     }
 
     fn new_volumes(&self, class: &str) -> NewVolumes {

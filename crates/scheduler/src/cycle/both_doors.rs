@@ -330,7 +330,8 @@ fn plain_workloads(store: &StoreHandle) {
 async fn through_watches(server: &Server, now: Millis) -> Cluster {
     let client = kai_cluster::Client::in_process(server.service());
     let context = kai_cluster::Context::new(client, kai_cluster::Clock::runtime(START.parse().unwrap()));
-    let sources = Sources::new(&context.informers, &Arc::default());
+    let settings = Settings::default().mirror();
+    let sources = Sources::new(&context.informers, &Arc::default(), &settings);
     sources.synced().await;
     let (mut mirror, mut engine) = (ClusterMirror::new(&Settings::default().mirror()), Cluster::new());
     mirror.tick(now);

@@ -74,7 +74,7 @@ impl Driver {
     ) -> Driver {
         let wake = Arc::default();
         Driver {
-            sources: Sources::new(&context.informers, &wake),
+            sources: Sources::new(&context.informers, &wake, &settings.mirror()),
             mirror: ClusterMirror::new(&settings.mirror()),
             writer: Writer::new(context, settings, write_limiter),
             context: context.clone(),

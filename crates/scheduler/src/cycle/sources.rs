@@ -6,7 +6,7 @@ use std::time::Duration;
 use kai_cluster::{Informers, Subscription};
 use tokio::sync::Notify;
 
-use kai_mirror::ClusterMirror;
+use kai_mirror::{ClusterMirror, MirrorSettings};
 
 /// How long to wait for the lists of volumes and ConfigMaps at start. The scheduler starts without them where it lacks the permission to
 /// watch them; then pods with volume claims stay pending.
@@ -27,11 +27,20 @@ pub struct Sources {
     storage_classes: Subscription<kai_api::StorageClass>,
     csi_nodes: Subscription<kai_api::CsiNode>,
     config_maps: Subscription<kai_api::ConfigMap>,
+    /// Only if storage is counted.
+    storage: Option<Storage>,
+}
+
+/// What drivers say about their storage.
+#[derive(Debug)]
+struct Storage {
+    drivers: Subscription<kai_api::CsiDriver>,
+    capacities: Subscription<kai_api::CsiStorageCapacity>,
 }
 
 impl Sources {
     /// Subscribes to all informers. Each change wakes the reader.
-    pub fn new(informers: &Informers, wake: &Arc<Notify>) -> Sources {
+    pub fn new(informers: &Informers, wake: &Arc<Notify>, settings: &MirrorSettings) -> Sources {
         Sources {
             pods: informers.pods().subscribe_with_terminal(wake),
             nodes: informers.nodes().subscribe(wake),
@@ -45,6 +54,10 @@ impl Sources {
             storage_classes: informers.storage_classes().subscribe(wake),
             csi_nodes: informers.csi_nodes().subscribe(wake),
             config_maps: informers.config_maps().subscribe(wake),
+            storage: settings.counts_storage.then(|| Storage {
+                drivers: informers.csi_drivers().subscribe(wake),
+                capacities: informers.storage_capacities().subscribe(wake),
+            }),
         }
     }
 
@@ -62,9 +75,16 @@ impl Sources {
             self.volumes.informer().synced().await;
             self.storage_classes.informer().synced().await;
         };
-        let (volumes, csi_nodes, config_maps) = tokio::join!(
+        let storage = async {
+            if let Some(storage) = &self.storage {
+                storage.drivers.informer().synced().await;
+                storage.capacities.informer().synced().await;
+            }
+        };
+        let (volumes, csi_nodes, storage, config_maps) = tokio::join!(
             tokio::time::timeout(OPTIONAL_SYNC_TIMEOUT, volumes),
             tokio::time::timeout(OPTIONAL_SYNC_TIMEOUT, self.csi_nodes.informer().synced()),
+            tokio::time::timeout(OPTIONAL_SYNC_TIMEOUT, storage),
             tokio::time::timeout(OPTIONAL_SYNC_TIMEOUT, self.config_maps.informer().synced()),
         );
         if volumes.is_err() {
@@ -76,6 +96,9 @@ impl Sources {
             tracing::warn!(
                 "CSINodes can't be watched; pods are bound whether or not their nodes can attach more volumes"
             );
+        }
+        if storage.is_err() {
+            tracing::warn!("CSIDrivers or CSIStorageCapacities can't be watched; --schedule-csi-storage does not work");
         }
         if config_maps.is_err() {
             tracing::warn!("ConfigMaps can't be watched; pods are bound whether or not theirs exist");
@@ -118,6 +141,20 @@ impl Sources {
             match node {
                 Some(node) => mirror.apply_csi_node(&node),
                 None => mirror.remove_csi_node(&key.name),
+            }
+        }
+        if let Some(storage) = &self.storage {
+            for (key, driver) in storage.drivers.take() {
+                match driver {
+                    Some(driver) => mirror.apply_csi_driver(&driver),
+                    None => mirror.remove_csi_driver(&key.name),
+                }
+            }
+            for (key, capacity) in storage.capacities.take() {
+                match capacity {
+                    Some(capacity) => mirror.apply_storage_capacity(&key, &capacity),
+                    None => mirror.remove_storage_capacity(&key),
+                }
             }
         }
         for (key, volume) in self.volumes.take() {

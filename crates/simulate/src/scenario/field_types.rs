@@ -39,7 +39,7 @@ pub(super) fn group_of(kind: &str) -> Option<&'static str> {
     Some(match kind {
         "Node" | "Pod" | "PersistentVolume" | "PersistentVolumeClaim" | "ConfigMap" => "",
         "PriorityClass" => "scheduling.k8s.io",
-        "StorageClass" | "CSINode" => "storage.k8s.io",
+        "StorageClass" | "CSINode" | "CSIDriver" | "CSIStorageCapacity" => "storage.k8s.io",
         "Queue" | "PodGroup" | "BindRequest" => "scheduling.run.ai",
         "Topology" => "kai.scheduler",
         "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" => "apps",

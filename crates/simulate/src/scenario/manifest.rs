@@ -277,6 +277,8 @@ fn collect(collector: &mut ObjectCollector, document: &Document) -> Result<(), E
         "PersistentVolumeClaim" => typed(object).map(|claim| collector.volume_claim(claim)),
         "StorageClass" => typed(object).map(|class| collector.storage_class(class)),
         "CSINode" => typed(object).map(|node| collector.csi_node(node)),
+        "CSIDriver" => typed(object).map(|driver| collector.csi_driver(driver)),
+        "CSIStorageCapacity" => typed(object).map(|capacity| collector.storage_capacity(capacity)),
         "ConfigMap" => typed(object).map(|config_map| collector.config_map(config_map)),
         workload if workloads::is_workload(workload) => Ok(()),
         other => {

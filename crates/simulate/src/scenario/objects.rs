@@ -8,8 +8,9 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use kai_api::{
-    BindRequest, ConfigMap, CsiNode, Metadata, Node, Object, ObjectKey, PersistentVolume, PersistentVolumeClaim, Pod,
-    PodGroup, PodIdentity, PriorityClass, Queue, Scope, StorageClass, Text, Topology,
+    BindRequest, ConfigMap, CsiDriver, CsiNode, CsiStorageCapacity, Metadata, Node, Object, ObjectKey,
+    PersistentVolume, PersistentVolumeClaim, Pod, PodGroup, PodIdentity, PriorityClass, Queue, Scope, StorageClass,
+    Text, Topology,
 };
 use kai_engine::model::{Millis, PodKind, PodPhase, Usage};
 use kai_mirror::MirrorSettings;
@@ -23,9 +24,9 @@ use super::{Author, ObjectFiles, Warnings};
 
 /// The kinds that the scheduler reads.
 pub(super) const KINDS: &str = "Node, Queue, PodGroup, Pod, PriorityClass, BindRequest, Topology, PersistentVolume, \
-                                PersistentVolumeClaim, StorageClass, CSINode and ConfigMap";
+                                PersistentVolumeClaim, StorageClass, CSINode, CSIDriver, CSIStorageCapacity and ConfigMap";
 /// The lists of `objects` in a case, with the kinds of their objects.
-const LISTS: [(&str, &str); 12] = [
+const LISTS: [(&str, &str); 14] = [
     ("nodes", "Node"),
     ("queues", "Queue"),
     ("topologies", "Topology"),
@@ -37,6 +38,8 @@ const LISTS: [(&str, &str); 12] = [
     ("persistentVolumeClaims", "PersistentVolumeClaim"),
     ("storageClasses", "StorageClass"),
     ("csiNodes", "CSINode"),
+    ("csiDrivers", "CSIDriver"),
+    ("csiStorageCapacities", "CSIStorageCapacity"),
     ("configMaps", "ConfigMap"),
 ];
 const LIST_NAMES: [&str; LISTS.len()] = {
@@ -87,6 +90,10 @@ pub struct Objects {
     pub storage_classes: Vec<Arc<StorageClass>>,
     /// CSINodes.
     pub csi_nodes: Vec<CsiNode>,
+    /// CSIDrivers.
+    pub csi_drivers: Vec<CsiDriver>,
+    /// CSIStorageCapacities.
+    pub storage_capacities: Vec<CsiStorageCapacity>,
     /// ConfigMaps.
     pub config_maps: Vec<ObjectKey>,
     /// Historic usage, which no Kubernetes object has.
@@ -192,6 +199,19 @@ impl ObjectCollector {
     pub(super) fn csi_node(&mut self, node: CsiNode) {
         if self.accepts(&node, node.kind.as_ref()) {
             self.objects.csi_nodes.push(node);
+        }
+    }
+
+    pub(super) fn csi_driver(&mut self, driver: CsiDriver) {
+        if self.accepts(&driver, driver.kind.as_ref()) {
+            self.objects.csi_drivers.push(driver);
+        }
+    }
+
+    pub(super) fn storage_capacity(&mut self, mut capacity: CsiStorageCapacity) {
+        if self.accepts(&capacity, capacity.kind.as_ref()) {
+            set_namespace(&mut capacity.metadata);
+            self.objects.storage_capacities.push(capacity);
         }
     }
 
@@ -340,6 +360,8 @@ impl<'de> Visitor<'de> for ObjectCollectorVisitor {
                 "persistentVolumeClaims" => map.next_value_seed(Each::new(|claim| all.volume_claim(claim)))?,
                 "storageClasses" => map.next_value_seed(Each::new(|class| all.storage_class(class)))?,
                 "csiNodes" => map.next_value_seed(Each::new(|node| all.csi_node(node)))?,
+                "csiDrivers" => map.next_value_seed(Each::new(|driver| all.csi_driver(driver)))?,
+                "csiStorageCapacities" => map.next_value_seed(Each::new(|capacity| all.storage_capacity(capacity)))?,
                 "configMaps" => map.next_value_seed(Each::new(|config_map| all.config_map(config_map)))?,
                 other => return Err(serde::de::Error::unknown_field(other, &LIST_NAMES)),
             }

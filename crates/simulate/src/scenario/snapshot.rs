@@ -326,7 +326,7 @@ mod tests {
                     "newField": 1, "resources": { "gpu": unlimited, "cpu": unlimited, "memory": unlimited } } }],
                 "podGroups": [{ "metadata": { "name": "g", "namespace": "ns" }, "spec": { "queue": "q", "minMember": 1 } }],
                 "bindRequests": [], "priorityClasses": [], "topologies": null, "configMaps": null, "persistentVolumes": null,
-                "persistentVolumeClaims": null, "csiDrivers": [{ "metadata": { "name": "d" } }], "resourceSlices": [],
+                "persistentVolumeClaims": null, "resourceClaims": [{ "metadata": { "name": "d" } }], "resourceSlices": [],
             },
             "discovery": { "serverVersion": { "major": "1" } },
         })
@@ -337,7 +337,9 @@ mod tests {
         let scenario = load(zipped(&of_kai()).unwrap()).unwrap();
         assert_eq!(
             scenario.warnings.lines().collect::<Vec<_>>(),
-            ["s.zip: snapshot: rawObjects.csiDrivers: kai simulate does not read this kind (1 objects are skipped)"]
+            [
+                "s.zip: snapshot: rawObjects.resourceClaims: kai simulate does not read this kind (1 objects are skipped)"
+            ]
         );
         assert_eq!(
             scenario.now,

@@ -68,6 +68,8 @@ fn schema_of(kind: &str) -> Option<&'static Schema> {
     static VOLUME_CLAIM: LazyLock<Schema> = LazyLock::new(Schema::of::<core::v1::PersistentVolumeClaim>);
     static STORAGE_CLASS: LazyLock<Schema> = LazyLock::new(Schema::of::<storage::v1::StorageClass>);
     static CSI_NODE: LazyLock<Schema> = LazyLock::new(Schema::of::<storage::v1::CSINode>);
+    static CSI_DRIVER: LazyLock<Schema> = LazyLock::new(Schema::of::<storage::v1::CSIDriver>);
+    static STORAGE_CAPACITY: LazyLock<Schema> = LazyLock::new(Schema::of::<storage::v1::CSIStorageCapacity>);
     static CONFIG_MAP: LazyLock<Schema> = LazyLock::new(Schema::of::<core::v1::ConfigMap>);
     static DEPLOYMENT: LazyLock<Schema> = LazyLock::new(Schema::of::<apps::v1::Deployment>);
     static REPLICA_SET: LazyLock<Schema> = LazyLock::new(Schema::of::<apps::v1::ReplicaSet>);
@@ -87,6 +89,8 @@ fn schema_of(kind: &str) -> Option<&'static Schema> {
         "PersistentVolumeClaim" => &VOLUME_CLAIM,
         "StorageClass" => &STORAGE_CLASS,
         "CSINode" => &CSI_NODE,
+        "CSIDriver" => &CSI_DRIVER,
+        "CSIStorageCapacity" => &STORAGE_CAPACITY,
         "ConfigMap" => &CONFIG_MAP,
         "Deployment" => &DEPLOYMENT,
         "ReplicaSet" => &REPLICA_SET,

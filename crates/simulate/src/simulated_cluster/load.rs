@@ -60,6 +60,12 @@ impl SimulatedCluster {
         for node in &objects.csi_nodes {
             mirror.apply_csi_node(node);
         }
+        for driver in &objects.csi_drivers {
+            mirror.apply_csi_driver(driver);
+        }
+        for capacity in &objects.storage_capacities {
+            mirror.apply_storage_capacity(&ObjectKey::of(capacity), capacity);
+        }
         for volume in &objects.volumes {
             mirror.apply_volume(volume);
         }
@@ -109,6 +115,8 @@ fn mirror_settings(settings: &MirrorSettings, objects: &Objects) -> MirrorSettin
     MirrorSettings {
         reservation_pod_list: list(has_reservation_pods || objects.complete.pods),
         volume_list: list(!objects.volumes.is_empty() || !objects.volume_claims.is_empty() || objects.complete.volumes),
+        // Files have no flags: their capacities count. A snapshot has them, whether or not its scheduler counts.
+        counts_storage: settings.counts_storage || (!objects.storage_capacities.is_empty() && !objects.complete.pods),
         ..settings.clone()
     }
 }

@@ -299,6 +299,7 @@ fn a_node_that_fails_a_check() {
             Check::VolumesToBind,
             "node(s) didn't find available persistent volumes to bind",
         ),
+        (Check::Storage, "node(s) did not have enough free storage"),
         (
             Check::ExclusiveClaim,
             "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode",

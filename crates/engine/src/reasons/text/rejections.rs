@@ -49,6 +49,7 @@ impl Check {
             }
             Check::VolumeNodes => "node(s) had volume node affinity conflict",
             Check::VolumesToBind => "node(s) didn't find available persistent volumes to bind",
+            Check::Storage => "node(s) did not have enough free storage",
             Check::ExclusiveClaim => {
                 "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
             }

@@ -162,6 +162,7 @@ impl fmt::Display for ReasonText<'_, NearestMiss> {
             | Check::Fractioning(_)
             | Check::VolumeNodes
             | Check::VolumesToBind
+            | Check::Storage
             | Check::ExclusiveClaim
             | Check::AttachLimit
             | Check::QueueBound

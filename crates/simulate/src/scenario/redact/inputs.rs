@@ -18,6 +18,8 @@ const OBJECT_LISTS: Rule = Fields(&[
     ("persistentVolumeClaims", List(&kinds::VOLUME_CLAIM)),
     ("storageClasses", List(&kinds::STORAGE_CLASS)),
     ("csiNodes", List(&kinds::CSI_NODE)),
+    ("csiDrivers", List(&kinds::CSI_DRIVER)),
+    ("csiStorageCapacities", List(&kinds::STORAGE_CAPACITY)),
     ("configMaps", List(&kinds::CONFIG_MAP)),
 ]);
 

@@ -18,6 +18,8 @@ pub(super) fn of_kind(kind: &str) -> Option<Rule> {
         "PersistentVolumeClaim" => VOLUME_CLAIM,
         "StorageClass" => STORAGE_CLASS,
         "CSINode" => CSI_NODE,
+        "CSIDriver" => CSI_DRIVER,
+        "CSIStorageCapacity" => STORAGE_CAPACITY,
         "ConfigMap" => CONFIG_MAP,
         "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" | "Job" => WORKLOAD,
         _ => return None,
@@ -416,6 +418,24 @@ pub(super) const CSI_NODE: Rule = Fields(&[
             List(&Fields(&[("name", Word), ("allocatable", Fields(&[("count", Word)]))])),
         )]),
     ),
+]);
+
+/// Classes name drivers by a word.
+pub(super) const CSI_DRIVER: Rule = Fields(&[
+    API_VERSION,
+    KIND,
+    ("metadata", Metadata(NameClass::Value)),
+    ("spec", Fields(&[("storageCapacity", Word)])),
+]);
+
+pub(super) const STORAGE_CAPACITY: Rule = Fields(&[
+    API_VERSION,
+    KIND,
+    ("metadata", Metadata(NameClass::Workload)),
+    ("storageClassName", Name(NameClass::StorageClass)),
+    ("nodeTopology", LABEL_SELECTOR),
+    ("capacity", Word),
+    ("maximumVolumeSize", Word),
 ]);
 
 pub(super) const CONFIG_MAP: Rule = Fields(&[API_VERSION, KIND, ("metadata", Metadata(NameClass::ConfigMap))]);

@@ -145,6 +145,9 @@ fn objects() -> Value {
             "claimRef": { "namespace": "ns", "name": "claim" }, "storageClassName": "fast" } }],
         "persistentVolumeClaims": [{ "metadata": { "name": "p-tmp", "namespace": "ns" }, "spec": { "volumeName": "v" } }],
         "csiNodes": [{ "metadata": { "name": "n" }, "spec": { "drivers": [{ "name": "disk.acme.com", "nodeID": "acme-7", "allocatable": { "count": 4 } }] } }],
+        "csiDrivers": [{ "metadata": { "name": "disk.acme.com" }, "spec": { "storageCapacity": true } }],
+        "csiStorageCapacities": [{ "metadata": { "name": "acme-1", "namespace": "ns" }, "storageClassName": "fast", "capacity": "5Gi",
+                                   "nodeTopology": { "matchLabels": { "rack": "r" } } }],
         "configMaps": [{ "metadata": { "name": "c", "namespace": "ns" }, "data": { "k": "v" } }],
         "priorityClasses": [{ "metadata": { "name": "gold" }, "value": 7, "description": "text" }],
     })

@@ -318,6 +318,8 @@ const KINDS: &[&str] = &[
     "PersistentVolumeClaim",
     "StorageClass",
     "CSINode",
+    "CSIDriver",
+    "CSIStorageCapacity",
     "ConfigMap",
     "Deployment",
     "ReplicaSet",
