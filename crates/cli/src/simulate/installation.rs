@@ -417,14 +417,14 @@ mod tests {
         let pod = |name: &str, api_version: &str, kind: &str, labels: &str| {
             format!(
                 "---\nkind: Pod\nmetadata: {{ name: {name}, labels: {{ {labels} }}, ownerReferences: [{{ apiVersion: {api_version}, \
-                 kind: {kind}, name: x, uid: u }}] }}\nspec: {{ schedulerName: kai-scheduler, containers: [{{ name: main }}] }}\n"
+                 kind: {kind}, name: x, uid: u-{name} }}] }}\nspec: {{ schedulerName: kai-scheduler, containers: [{{ name: main }}] }}\n"
             )
         };
         let rule = "apiVersion: example.com/v1\\nkind: Farm\\nminimum: spec.size\\n";
         let scenario = load(&format!(
-            "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {{ name: x, uid: u }}\n\
+            "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {{ name: x, uid: u-p }}\n\
              spec: {{ minAvailable: 3, tasks: [{{ name: a, replicas: 3 }}] }}\n{}---\n\
-             apiVersion: example.com/v1\nkind: Farm\nmetadata: {{ name: x, uid: u }}\nspec: {{ size: 2 }}\n{}---\n\
+             apiVersion: example.com/v1\nkind: Farm\nmetadata: {{ name: x, uid: u-q }}\nspec: {{ size: 2 }}\n{}---\n\
              apiVersion: v1\nkind: ConfigMap\nmetadata: {{ name: kai-grouping-rules }}\ndata: {{ farm.yaml: \"{rule}\" }}\n",
             pod("p", "batch.volcano.sh/v1alpha1", "Job", "volcano.sh/task-spec: a"),
             pod("q", "example.com/v1", "Farm", ""),
