@@ -411,6 +411,30 @@ mod tests {
         assert_eq!(groups.filter(|group| group.rank(&classes).0 == 125).count(), 1);
     }
 
+    /// Volcano's Job has the name of a kind of Kubernetes; the rule of the other is in the files.
+    #[test]
+    fn kinds_with_declared_rules_are_grouped_as_in_a_cluster() {
+        let pod = |name: &str, api_version: &str, kind: &str, labels: &str| {
+            format!(
+                "---\nkind: Pod\nmetadata: {{ name: {name}, labels: {{ {labels} }}, ownerReferences: [{{ apiVersion: {api_version}, \
+                 kind: {kind}, name: x, uid: u-{name} }}] }}\nspec: {{ schedulerName: kai-scheduler, containers: [{{ name: main }}] }}\n"
+            )
+        };
+        let rule = "apiVersion: example.com/v1\\nkind: Farm\\nminimum: spec.size\\n";
+        let scenario = load(&format!(
+            "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {{ name: x, uid: u-p }}\n\
+             spec: {{ minAvailable: 3, tasks: [{{ name: a, replicas: 3 }}] }}\n{}---\n\
+             apiVersion: example.com/v1\nkind: Farm\nmetadata: {{ name: x, uid: u-q }}\nspec: {{ size: 2 }}\n{}---\n\
+             apiVersion: v1\nkind: ConfigMap\nmetadata: {{ name: kai-grouping-rules }}\ndata: {{ farm.yaml: \"{rule}\" }}\n",
+            pod("p", "batch.volcano.sh/v1alpha1", "Job", "volcano.sh/task-spec: a"),
+            pod("q", "example.com/v1", "Farm", ""),
+        ));
+        let groups = scenario.objects.pod_groups.iter();
+        let mut minimums: Vec<_> = groups.map(|group| group.as_written().min_member).collect();
+        minimums.sort();
+        assert_eq!(minimums, [Some(2), Some(3)]);
+    }
+
     #[test]
     fn a_deployment_may_be_semi_preemptible() {
         let scenario = load(

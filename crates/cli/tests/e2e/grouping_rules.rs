@@ -172,13 +172,13 @@ fn a_rule_may_change_and_a_broken_one_is_told_about() {
         let second = NodeTemplate::new("second", "h100:1");
         cluster.kubelets.add(&second).await.unwrap();
         // With the minimum of before, no pod of the film would start: both renderers need a GPU.
-        cluster.until_running(3).await;
-        let renderers = ["film-renderer-0", "film-renderer-1"];
-        assert!(
-            renderers.iter().any(|renderer| cluster.runs(renderer)),
-            "{}",
-            cluster.picture()
-        );
+        let one_renders = |cluster: &Cluster| {
+            let renderers = ["film-renderer-0", "film-renderer-1"];
+            renderers.iter().any(|renderer| cluster.runs(renderer))
+        };
+        cluster
+            .until("the film starts with a part of its pods", one_renders)
+            .await;
         let in_no_subgroup = |cluster: &Cluster| {
             let mut pods = cluster
                 .pods()
