@@ -19,6 +19,9 @@ pub(crate) struct Arguments {
     /// Namespace of the reservation pods.
     #[arg(long, default_value = keys::RESERVATION)]
     resource_reservation_namespace: String,
+    /// Namespace of the scaling pods of the node-scale adjuster.
+    #[arg(long, default_value = keys::SCALE_ADJUST_NAMESPACE)]
+    scale_adjust_namespace: String,
     /// Keep the reservation pods, for a return to KAI-Scheduler: it deletes running pods with a part of a GPU that no reservation pod holds.
     #[arg(long)]
     keep_reservation_pods: bool,
@@ -31,15 +34,16 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         let installation = Installation {
             namespace: arguments.namespace,
             reservation_namespace: arguments.resource_reservation_namespace,
+            scale_adjust_namespace: arguments.scale_adjust_namespace,
         };
         let (reservation_pods, done) = match arguments.keep_reservation_pods {
             true => (
                 ReservationPods::Keep,
-                "webhooks, admission policies and leases are removed; reservation pods,",
+                "webhooks, admission policies, leases and scaling pods are removed; reservation pods,",
             ),
             false => (
                 ReservationPods::Delete,
-                "webhooks, admission policies, leases and reservation pods are removed;",
+                "webhooks, admission policies, leases, scaling pods and reservation pods are removed;",
             ),
         };
         uninstall(&client, &installation, reservation_pods).await?;

@@ -403,9 +403,17 @@ async fn objects_without_an_owner_are_removed_by_hand() {
     own_objects(&world).await;
     let lease = json!({ "metadata": { "name": "of-another-program" } });
     world.client.create(&LEASE, "kai-scheduler", lease).await.unwrap();
+    let namespaces = Resource::new("", "v1", "Namespace", "namespaces", Scope::Cluster);
+    let scaling = keys::SCALE_ADJUST_NAMESPACE;
+    let namespace = json!({ "metadata": { "name": scaling } });
+    world.client.create(&namespaces, "", namespace).await.unwrap();
+    let pod = json!({ "metadata": { "name": "scaling", "labels": { keys::APP: keys::SCALING_POD } },
+                      "spec": { "containers": [{ "name": "c", "image": "i" }] } });
+    world.client.create(&Pod::RESOURCE, scaling, pod).await.unwrap();
     let settings = installation::Installation {
         namespace: "kai-scheduler".to_owned(),
         reservation_namespace: keys::RESERVATION.to_owned(),
+        scale_adjust_namespace: keys::SCALE_ADJUST_NAMESPACE.to_owned(),
     };
     let uninstalled = installation::uninstall(&world.client, &settings, ReservationPods::Delete).await;
     uninstalled.unwrap();
@@ -421,6 +429,7 @@ async fn reservation_pods_can_stay_for_kai() {
     let settings = installation::Installation {
         namespace: "kai-scheduler".to_owned(),
         reservation_namespace: keys::RESERVATION.to_owned(),
+        scale_adjust_namespace: keys::SCALE_ADJUST_NAMESPACE.to_owned(),
     };
     let uninstalled = installation::uninstall(&world.client, &settings, ReservationPods::Keep).await;
     uninstalled.unwrap();

@@ -1,5 +1,5 @@
 //! Removes what an installation leaves in a cluster, in installations whose objects have no owner, or whose owner stays: webhooks,
-//! policies, leases and reservation pods. Workloads, queues, pod groups and CustomResourceDefinitions stay.
+//! policies, leases, scaling pods and reservation pods. Workloads, queues, pod groups and CustomResourceDefinitions stay.
 
 use kai_api::{Pod, Resource, Scope, keys};
 use kai_cluster::{Client, Deletion, Part, Patch, Selection, Target};
@@ -14,6 +14,8 @@ pub struct Installation {
     pub namespace: String,
     /// The namespace of the reservation pods.
     pub reservation_namespace: String,
+    /// The namespace of the scaling pods.
+    pub scale_adjust_namespace: String,
 }
 
 /// What happens to the reservation pods.
@@ -26,7 +28,7 @@ pub enum ReservationPods {
     Keep,
 }
 
-/// Removes webhooks, policies and leases; reservation pods go or stay.
+/// Removes webhooks, policies, leases and scaling pods; reservation pods go or stay.
 pub async fn uninstall(
     client: &Client,
     installation: &Installation,
@@ -44,6 +46,16 @@ pub async fn uninstall(
             };
             client.delete(target, &Deletion::default()).await?;
         }
+    }
+    // An autoscaler would add nodes for them, and nobody would delete them.
+    let namespace = &installation.scale_adjust_namespace;
+    let scaling = Selection {
+        labels: format!("{}={}", keys::APP, keys::SCALING_POD),
+        ..within(namespace)
+    };
+    for pod in client.list::<Pod>(&scaling).await? {
+        let target = Target::of::<Pod>(namespace, pod.metadata.plain_name());
+        client.delete(target, &Deletion::default()).await?;
     }
     let namespace = &installation.reservation_namespace;
     let reserving = Selection {

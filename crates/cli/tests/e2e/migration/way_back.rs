@@ -216,6 +216,7 @@ async fn uninstall_for_kai(cluster: &Cluster) {
     let installation = Installation {
         namespace: "kai-scheduler".to_owned(),
         reservation_namespace: keys::RESERVATION.to_owned(),
+        scale_adjust_namespace: keys::SCALE_ADJUST_NAMESPACE.to_owned(),
     };
     uninstall(&cluster.client, &installation, ReservationPods::Keep)
         .await
