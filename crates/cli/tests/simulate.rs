@@ -191,7 +191,7 @@ fn a_competition_in_a_wrong_file_is_refused() {
     let output = kai(&["simulate", "--usage", "none.yaml", "--cycles", "3"]);
     assert!(output.contains("cannot be used with"), "{output}");
     let output = kai(&["simulate", "differs.yaml", "--svg", "a.svg"]);
-    assert!(output.contains("--usage <FILE>"), "{output}");
+    assert!(output.contains("--csv and --svg are for --usage FILE"), "{output}");
 }
 
 #[test]

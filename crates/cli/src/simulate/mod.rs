@@ -120,6 +120,9 @@ pub(crate) fn run(mut arguments: Arguments) -> anyhow::Result<ExitCode> {
     if let Some(file) = arguments.usage.usage.take() {
         return usage::run(&file, &arguments.usage, arguments.output);
     }
+    if arguments.usage.draws() {
+        anyhow::bail!("--csv and --svg are for --usage FILE; name one, or leave them out");
+    }
     if arguments.diff && arguments.output == Output::Junit {
         anyhow::bail!("--diff has no JUnit report; use -o table or -o json");
     }

@@ -22,11 +22,18 @@ pub(crate) struct OverTime {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["paths", "cycles", "actions", "what_if", "check", "placement", "explain", "redact", "watch", "fail_on_pending", "strict"])]
     pub(super) usage: Option<PathBuf>,
     /// Write what each queue held and was due after each step of --usage, as comma-separated values.
-    #[arg(long, value_name = "FILE", requires = "usage")]
+    #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     /// Draw what each queue held over the time of --usage.
-    #[arg(long, value_name = "FILE", requires = "usage")]
+    #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+}
+
+impl OverTime {
+    /// Whether a file with what happened is wanted.
+    pub(super) fn draws(&self) -> bool {
+        self.csv.is_some() || self.svg.is_some()
+    }
 }
 
 /// Runs the file and prints what happened.
