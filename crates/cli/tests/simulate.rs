@@ -145,6 +145,55 @@ fn the_documented_replay_is_true() {
     assert_eq!(without_speed(shown), without_speed(printed));
 }
 
+/// The run in docs/usage.md is the real output. To update it, paste the output.
+#[test]
+fn the_documented_competition_is_true() {
+    let page = include_str!("../../../docs/usage.md");
+    let shown = page
+        .split("```console\n$ kai simulate --usage examples/usage/two-teams.yaml\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (svg, csv) = (path("usage.svg"), path("usage.csv"));
+    let arguments = [
+        "simulate",
+        "--usage",
+        "examples/usage/two-teams.yaml",
+        "--svg",
+        &svg,
+        "--csv",
+        &csv,
+    ];
+    let output = support::command("../..", &arguments).output().unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        shown,
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let picture = std::fs::read_to_string(svg).unwrap();
+    assert_eq!(picture.matches("<polyline").count(), 4);
+    let rows = std::fs::read_to_string(csv).unwrap();
+    assert!(
+        rows.starts_with("Time,QueueID,Allocation,FairShare,Usage,Hours\n0,company,"),
+        "{}",
+        &rows[..200]
+    );
+    assert_eq!(rows.lines().count(), 1 + 3 * 7 * 24 * 6);
+}
+
+#[test]
+fn a_competition_in_a_wrong_file_is_refused() {
+    let output = kai(&["simulate", "--usage", "none.yaml"]);
+    assert!(output.contains("none.yaml: can't be read"), "{output}");
+    let output = kai(&["simulate", "--usage", "none.yaml", "--cycles", "3"]);
+    assert!(output.contains("cannot be used with"), "{output}");
+    let output = kai(&["simulate", "differs.yaml", "--svg", "a.svg"]);
+    assert!(output.contains("--csv and --svg are for --usage FILE"), "{output}");
+}
+
 #[test]
 fn a_replay_has_an_object_per_run_and_draws_its_curves() {
     let folder = tempfile::tempdir().unwrap();

@@ -464,3 +464,25 @@ fn names(value: &Value, found: &mut Vec<String>) {
         _ => {}
     }
 }
+
+#[test]
+fn past_usage_is_shown_where_it_is_known() {
+    let mut world = World::new(&small_cluster());
+    let past = |world: &mut World| {
+        let queues = world.view(Knowledge::complete()).queues.unwrap();
+        let past = queues
+            .iter()
+            .map(|queue| queue.past_usage.map(|past| past.gpus_millionths));
+        past.collect::<Vec<_>>()
+    };
+    assert_eq!(past(&mut world), [None, None, None]);
+    let usage = kai_engine::model::Usage {
+        queue: "team-a".to_owned(),
+        cpu_billionths: 0,
+        memory_billionths: 0,
+        gpu_billionths: 250_000_499,
+    };
+    world.engine.apply(kai_engine::model::Event::Usage(usage));
+    world.engine.cycle(support::NOW, &kai_engine::model::Config::default());
+    assert_eq!(past(&mut world), [Some(0), Some(250_000), Some(0)]);
+}

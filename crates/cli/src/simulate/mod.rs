@@ -81,7 +81,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     strict: bool,
     #[command(flatten)]
-    usage: usage::Arguments,
+    usage: usage::OverTime,
     /// Output: tables for a person, one JSON object per scenario and line, or one JUnit report of all scenarios (which implies
     /// --check).
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
@@ -117,8 +117,11 @@ pub(crate) fn run(mut arguments: Arguments) -> anyhow::Result<ExitCode> {
     if let Some(Stream::Trace(arguments)) = arguments.stream.take() {
         return trace::run(*arguments);
     }
-    if let Some(file) = arguments.usage.file.take() {
+    if let Some(file) = arguments.usage.usage.take() {
         return usage::run(&file, &arguments.usage, arguments.output);
+    }
+    if arguments.usage.draws() {
+        anyhow::bail!("--csv and --svg are for --usage FILE; name one, or leave them out");
     }
     if arguments.diff && arguments.output == Output::Junit {
         anyhow::bail!("--diff has no JUnit report; use -o table or -o json");

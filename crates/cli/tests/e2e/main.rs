@@ -20,6 +20,7 @@ mod rights;
 mod security;
 mod sharing;
 mod snapshots;
+mod usage;
 mod volumes;
 #[path = "../../../page/tests/browser/webdriver.rs"]
 #[allow(dead_code)] // The tests of the page use the rest.

@@ -31,6 +31,8 @@ impl Drop for Process {
 pub(crate) struct Cluster {
     pub(crate) roles: SocketAddr,
     pub(crate) agent: SocketAddr,
+    /// Where Prometheus is to listen: the scheduler asks it for past usage.
+    pub(crate) prometheus: SocketAddr,
     /// The API server.
     server: SocketAddr,
     directory: tempfile::TempDir,
@@ -62,7 +64,10 @@ impl Cluster {
         let kubeconfig = path("kubeconfig-of-roles");
         std::fs::write(&kubeconfig, with_token).unwrap();
 
-        let [roles, agent, webhooks] = free_ports();
+        let [roles, agent, webhooks, prometheus] = free_ports();
+        let prometheus = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), prometheus);
+        std::fs::write(path("scheduler.yaml"), usage_db(prometheus).to_string()).unwrap();
+        let scheduler_conf = format!("--role=scheduler=--scheduler-conf={}", path("scheduler.yaml"));
         let webhook_port = format!("--role=admission=--webhook-addr={webhooks}");
         let webhook_url = format!("--role=admission=--webhook-url=https://127.0.0.1:{webhooks}");
         let listen = format!("0.0.0.0:{roles}");
@@ -74,7 +79,7 @@ impl Cluster {
         ];
         let more = ["--kubeconfig", &kubeconfig, "--listen-address", &listen];
         let all = start(
-            &[&flags[..], &more, &[&webhook_port, &webhook_url]].concat(),
+            &[&flags[..], &more, &[&webhook_port, &webhook_url, &scheduler_conf]].concat(),
             &path("all.log"),
         );
 
@@ -94,6 +99,7 @@ impl Cluster {
         Cluster {
             roles: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), roles),
             agent: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), agent),
+            prometheus,
             server,
             story,
             _processes: vec![playground, all, agent_process],
@@ -146,6 +152,20 @@ impl Cluster {
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
+}
+
+/// The scheduler's configuration with Prometheus as its source of past usage. Its window is short: nothing is older than the test. The capacity
+/// comes from kai's own metrics, since no kube-state-metrics runs here.
+fn usage_db(prometheus: SocketAddr) -> serde_json::Value {
+    json!({ "usageDBConfig": {
+        "clientType": "prometheus", "connectionString": format!("http://{prometheus}"),
+        "usageParams": { "windowSize": "10m", "halfLifePeriod": "5m", "fetchInterval": "1s", "extraParams": usage_metrics() },
+    } })
+}
+
+/// `extraParams` for a cluster that is scraped every second.
+pub(crate) fn usage_metrics() -> serde_json::Value {
+    json!({ "queryResolution": "1s", "gpuCapacityMetric": "sum(kai_node_gpus)" })
 }
 
 fn start(flags: &[&str], log: &str) -> Process {

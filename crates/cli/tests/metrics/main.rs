@@ -49,6 +49,7 @@ fn the_metrics_of_a_cluster_are_those_of_the_page_and_prometheus_has_data_for_ev
     check_inventory(&cluster);
     if let Ok(prometheus) = prometheus {
         check_expressions(&cluster, &prometheus);
+        check_usage(&cluster, &prometheus);
     }
 }
 
@@ -255,6 +256,48 @@ fn check_expressions(cluster: &Cluster, prometheus: &Prometheus) {
     }
     assert!(problems.is_empty(), "{}\n{}", problems.join("\n"), cluster.log());
     println!("{evaluated} expressions evaluated");
+}
+
+/// The scheduler knows what a queue held from Prometheus, and the queries of every kind of window have answers.
+fn check_usage(cluster: &Cluster, prometheus: &Prometheus) {
+    await_until("past usage comes from Prometheus", || {
+        let used = prometheus
+            .query("max(kai_queue_gpu_usage) > 0 and on () sum(kai_usage_query_latency_milliseconds_count) > 0");
+        let stale = prometheus.query("max(kai_usage_stale) > 0");
+        (used.is_ok_and(|series| !series.is_empty()) && stale.is_ok_and(|series| series.is_empty())).then_some(())
+    });
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap();
+    let now = kai_engine::model::Millis(i64::try_from(now.as_millis()).unwrap());
+    let last_hour = "2026-01-01T00:00:00Z";
+    for params in [
+        serde_json::json!({ "windowSize": "5m" }),
+        serde_json::json!({ "windowSize": "5m", "halfLifePeriod": "1m" }),
+        serde_json::json!({ "windowType": "tumbling", "windowSize": "3h", "tumblingWindowStartTime": last_hour, "halfLifePeriod": "1m" }),
+        serde_json::json!({ "windowType": "tumbling", "windowSize": "3h", "tumblingWindowStartTime": last_hour }),
+        serde_json::json!({ "windowType": "cron", "cronString": "0 0 * * *" }),
+    ] {
+        let mut given = params.clone();
+        given["extraParams"] = cluster::usage_metrics();
+        let config =
+            serde_json::json!({ "clientType": "prometheus", "connectionString": "http://p", "usageParams": given });
+        let settings = kai_usage::settings::read(&serde_json::from_value(config).unwrap()).unwrap();
+        let kai_usage::Source::Prometheus(server) = &settings.source else {
+            panic!("the address is set")
+        };
+        // Those of GPUs: no other capacity is scraped here.
+        for query in server.queries(&settings, now).into_iter().skip(4) {
+            let series = prometheus
+                .query(&query.text)
+                .unwrap_or_else(|error| panic!("{}: {error}\n{}", query.text, cluster.log()));
+            let sum: f64 = series
+                .iter()
+                .filter_map(|series| series["value"][1].as_str()?.parse::<f64>().ok())
+                .sum();
+            assert!(sum > 0.0, "{params}: {}: {series:?}", query.text);
+        }
+    }
 }
 
 /// Whether the query has data now or within some seconds.

@@ -1,11 +1,11 @@
 //! A real Prometheus that scrapes the cluster, with a token and with the alert rules of the chart.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, Process, TOKEN, await_until, free_ports, get, own_address, root};
+use crate::cluster::{Cluster, Process, TOKEN, await_until, get, own_address, root};
 use crate::rules::ALERTS;
 
 /// Scrapes before the first query: a rate needs two.
@@ -19,8 +19,7 @@ pub(crate) struct Prometheus {
 impl Prometheus {
     /// Starts the program.
     pub(crate) fn start(program: &str, cluster: &Cluster) -> Prometheus {
-        let [port] = free_ports();
-        let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
+        let address = cluster.prometheus;
         let path = |name: &str| cluster.directory().join(name).display().to_string();
         std::fs::write(path("token"), TOKEN).unwrap();
         let own = own_address();

@@ -179,6 +179,7 @@ impl Driver {
     fn run_cycle(&mut self) -> Instant {
         let (now, start) = (self.now(), Instant::now());
         self.cycle_time = now;
+        self.usage.update(now, &mut self.engine, &self.metrics);
         self.apply_changes(now);
         let applied = Instant::now();
         let mut timer = CycleTimer::default();
@@ -443,7 +444,6 @@ impl Driver {
         }
         self.last_check = Some(Instant::now());
         self.usage.observe(now, &self.engine);
-        self.usage.update(now, &mut self.engine, &self.metrics);
         let queues = self.context.informers.queues();
         let display_name = |name: &str| {
             let queue = queues.get(&ObjectKey::new("", name))?;

@@ -35,7 +35,7 @@ enum Brought {
 /// The driver's end.
 #[derive(Debug)]
 pub(crate) struct UsageFeed {
-    settings: Option<UsageSettings>,
+    settings: Option<Arc<UsageSettings>>,
     brought: watch::Receiver<Brought>,
     /// The history, once the saved one was loaded.
     history: Option<History>,
@@ -68,7 +68,7 @@ pub(crate) fn link(
     let (brings, brought) = watch::channel(Brought::Nothing);
     let (saved, saves) = watch::channel(None);
     let feed = UsageFeed {
-        settings: settings.usage.clone(),
+        settings: settings.usage.clone().map(Arc::new),
         brought,
         history: None,
         saved,
@@ -139,7 +139,8 @@ impl UsageFeed {
         }
     }
 
-    /// Brings the engine's usage up to date, and reports usage that is stale.
+    /// Brings the engine's usage up to date, and reports usage that is stale. Call it before a cycle: like any change, it takes back what the last
+    /// cycle promised, which views still show.
     pub(crate) fn update(&mut self, now: Millis, engine: &mut kai_engine::Cluster, metrics: &Metrics) {
         let Some(settings) = self.settings.clone() else { return };
         if self.brought.has_changed().unwrap_or(false) {

@@ -16,21 +16,28 @@ use crate::grid::{Screen, printable};
 
 /// The flags of `kai simulate --usage`.
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct OverTime {
     /// Let queues compete over days, with usage over time: nodes, queues, jobs and their arrivals are in the file, also one of KAI's simulators;
     /// - is standard input.
-    #[arg(long = "usage", value_name = "FILE", conflicts_with_all = ["paths", "cycles", "actions", "what_if", "check", "placement", "explain", "redact", "watch", "fail_on_pending", "strict"])]
-    pub(super) file: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["paths", "cycles", "actions", "what_if", "check", "placement", "explain", "redact", "watch", "fail_on_pending", "strict"])]
+    pub(super) usage: Option<PathBuf>,
     /// Write what each queue held and was due after each step of --usage, as comma-separated values.
-    #[arg(long, value_name = "FILE", requires = "file")]
+    #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     /// Draw what each queue held over the time of --usage.
-    #[arg(long, value_name = "FILE", requires = "file")]
+    #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
 
+impl OverTime {
+    /// Whether a file with what happened is wanted.
+    pub(super) fn draws(&self) -> bool {
+        self.csv.is_some() || self.svg.is_some()
+    }
+}
+
 /// Runs the file and prints what happened.
-pub(super) fn run(file: &Path, arguments: &Arguments, format: Output) -> anyhow::Result<ExitCode> {
+pub(super) fn run(file: &Path, arguments: &OverTime, format: Output) -> anyhow::Result<ExitCode> {
     let read = usage::read::read(file).map_err(|error| anyhow::anyhow!("{}", printable(&error.to_string())))?;
     let run = match read {
         UsageFile::Run(run) => run,
