@@ -70,8 +70,8 @@ pub(crate) struct Explanations {
     pub(crate) cut_searches: FxHashSet<GangId>,
     /// Why a pod was evicted.
     pub(crate) evictions: FxHashMap<PodId, EvictionReason>,
-    /// Why nodes rejected a shape, each with the end of [`Ledger::changed_nodes`] at that time.
-    pub(crate) rejections: FxHashMap<crate::ids::ShapeId, (u64, std::sync::Arc<Rejections>)>,
+    /// Why nodes rejected a shape, without and with volumes that other pods can miss; each with the end of [`Ledger::changed_nodes`] at that time.
+    pub(crate) rejections: FxHashMap<(crate::ids::ShapeId, bool), (u64, std::sync::Arc<Rejections>)>,
     /// How many times this cycle has checked all nodes for an explanation.
     pub(crate) node_scans: u32,
 }

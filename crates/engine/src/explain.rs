@@ -21,12 +21,14 @@ const HOLDERS_MAX: usize = 64;
 impl Cycle<'_> {
     /// Why no node can take the pod at present.
     pub(crate) fn rejections(&mut self, pod: PodId, scope: Scope<'_>) -> Arc<Rejections> {
-        let (shape, version) = (self.ledger.pod(pod).shape, self.ledger.changed_nodes.end());
-        if let Some((at, known)) = self.explanations.rejections.get(&shape) {
+        let (row, version) = (self.ledger.pod(pod), self.ledger.changed_nodes.end());
+        // Pods of one shape may differ in the volumes that they use.
+        let (shape, uses_volumes) = (row.shape, row.volumes.is_some());
+        if let Some((at, known)) = self.explanations.rejections.get(&(shape, uses_volumes)) {
             let outdated = *at != version
                 || scope.domain.is_some()
                 || self.ledger.shape(shape).depends_on_other_pods()
-                || self.ledger.pod(pod).volumes.is_some();
+                || uses_volumes;
             if !outdated || self.explanations.node_scans >= NODE_SCANS_MAX {
                 return known.clone();
             }
@@ -38,7 +40,7 @@ impl Cycle<'_> {
         let rejections = Arc::new(reject(self.ledger, pod, volumes.as_ref(), scope));
         self.explanations
             .rejections
-            .insert(shape, (version, rejections.clone()));
+            .insert((shape, uses_volumes), (version, rejections.clone()));
         rejections
     }
 }
