@@ -38,7 +38,7 @@ pub(crate) struct Cycle<'a> {
     pub(crate) gpu_memory_max_mib: Option<i64>,
     /// Gangs with pods that were pending at the start of the cycle. A cycle adds none: a pod whose binding is undone was pending before.
     pub(crate) waiting: &'a [GangId],
-    /// Gangs with pending pods, and gangs that are or were stale, as of the start of the cycle.
+    /// Gangs with pending pods, and gangs that are or were stale or lose their minimum, as of the start of the cycle.
     pub(crate) active_gangs: &'a [GangId],
     /// Pods by uid.
     pub(crate) pods_by_uid: &'a FxHashMap<std::sync::Arc<str>, PodId>,

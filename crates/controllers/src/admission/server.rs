@@ -230,14 +230,17 @@ async fn handle(webhook: Webhook, state: State, body: Bytes) -> Response {
         true => None,
         false => Some(Arc::clone(&state.inner.large).acquire_owned().await),
     };
-    let reader = state.clone();
-    let (read, permit) = match work(permit, move || read_review(webhook, &reader, &body)).await {
+    let read = work(permit, move || serde_json::from_slice::<AdmissionReview>(&body)).await;
+    let (review, permit) = match read {
         Ok(read) => read,
         Err(failed) => return failed,
     };
-    let request = match read {
-        Ok(request) => request,
-        Err(unreadable) => return unreadable,
+    let request = match review {
+        Ok(review) => review.request,
+        Err(error) => {
+            state.count_request(webhook, "unreadable");
+            return (StatusCode::BAD_REQUEST, format!("this is no AdmissionReview: {error}")).into_response();
+        }
     };
     let pod_group = state.pod_group_for(webhook, &request).await;
     let answered = work(permit, move || answer(webhook, &state, request, pod_group.as_ref())).await;
@@ -257,14 +260,6 @@ async fn work<P: Send + 'static, T: Send + 'static>(
     done.map_err(|error| {
         let text = format!("reviewing the request failed: {error}");
         (StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
-    })
-}
-
-fn read_review(webhook: Webhook, state: &State, body: &[u8]) -> Result<Request, Response> {
-    let review: Result<AdmissionReview, _> = serde_json::from_slice(body);
-    review.map(|review| review.request).map_err(|error| {
-        state.count_request(webhook, "unreadable");
-        (StatusCode::BAD_REQUEST, format!("this is no AdmissionReview: {error}")).into_response()
     })
 }
 

@@ -62,7 +62,7 @@ pub(super) fn waiting_pod(
         key: key.clone(),
         created: spec.created,
         share_billionths: share.billionths(),
-        gpus: i64::from(gpus),
+        gpus,
         cpu_milli: spec.requests.cpu_milli,
         memory_bytes: spec.requests.memory_bytes,
         constraints: spec.constraints,

@@ -4,7 +4,7 @@
 use crate::cycle::Cycle;
 use crate::ids::{GangId, PodId};
 use crate::reasons::EvictionReason;
-use crate::report::{Decision, Status};
+use crate::report::Decision;
 use crate::tables::Gang;
 
 impl Cycle<'_> {
@@ -55,8 +55,7 @@ impl Cycle<'_> {
     /// terminate are gone: the drain has begun. A gang that may run below its minimum for ever is left alone.
     fn leaves_in_parts(&self, gang: &Gang) -> bool {
         let may_be_evicted = gang.staleness_grace.unwrap_or(self.config.staleness_grace).is_some();
-        let is_finishing = gang.count(Status::Succeeded) > 0;
-        if !gang.known || !may_be_evicted || is_finishing || gang.active_used() == 0 || gang.is_satisfied() {
+        if !may_be_evicted || !gang.loses_minimum() {
             return false;
         }
         gang.pod_sets.iter().flat_map(|set| &set.pods).any(|pod| {

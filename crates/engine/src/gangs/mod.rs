@@ -180,9 +180,14 @@ impl Gang {
         self.known && (self.stale_since.is_some() || self.is_stale())
     }
 
-    /// Whether a cycle has to visit the gang: it has pending pods, or is or was stale.
+    /// Whether pods of the gang terminate, and the others are fewer than its minimum.
+    pub(crate) fn loses_minimum(&self) -> bool {
+        self.known && self.active_used() > 0 && self.count(Status::Succeeded) == 0 && !self.is_satisfied()
+    }
+
+    /// Whether a cycle has to visit the gang: it has pending pods, is or was stale, or loses its minimum.
     pub(crate) fn is_active(&self) -> bool {
-        self.count(Status::Pending) > 0 || self.is_or_was_stale()
+        self.count(Status::Pending) > 0 || self.is_or_was_stale() || self.loses_minimum()
     }
 
     /// Number of pods that must run together, for messages. Saturating, because tenants write the minimums.

@@ -201,6 +201,13 @@ const CONTAINERS: Rule = List(&Fields(&[
     ("volumeMounts", List(&Fields(&[("name", Name(NameClass::PodVolume))]))),
 ]));
 
+/// What the kubelet reports about resizes.
+const CONTAINER_STATUSES: Rule = List(&Fields(&[
+    ("name", Name(NameClass::Container)),
+    ("allocatedResources", RESOURCES),
+    ("resources", REQUESTS),
+]));
+
 /// The source of a variable that the scheduler reads.
 pub(super) const VARIABLE_SOURCE: Rule = Fields(&[("configMapKeyRef", CONFIG_MAP_REFERENCE)]);
 
@@ -250,6 +257,10 @@ pub(super) const POD: Rule = Fields(&[
             ("nominatedNodeName", Name(NameClass::Node)),
             ("startTime", Word),
             ("conditions", CONDITIONS),
+            ("containerStatuses", CONTAINER_STATUSES),
+            ("initContainerStatuses", CONTAINER_STATUSES),
+            ("allocatedResources", RESOURCES),
+            ("resources", REQUESTS),
         ]),
     ),
 ]);
