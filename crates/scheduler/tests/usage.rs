@@ -1,10 +1,11 @@
 //! Usage over time in the scheduler: its own history, kept across restarts, and Prometheus, which may be away.
 
+#![allow(clippy::unwrap_used)] // The helpers are test code too.
+
 mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use axum::extract::{Query, State};
 use axum::routing::get;
