@@ -1,5 +1,7 @@
 //! Usage over time in the scheduler: its own history, kept across restarts, and Prometheus, which may be away.
 
+#![allow(clippy::unwrap_used)] // The helpers are test code too.
+
 mod support;
 
 use std::sync::Arc;

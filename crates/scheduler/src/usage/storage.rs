@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kai_api::ConfigMap;
 use kai_cluster::{Error, Part, Patch, Target};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{Brought, UsageSource};
 
@@ -83,11 +83,11 @@ impl UsageSource {
         }
         // Applied, not created: RBAC can restrict an apply to this name.
         let owner = client.lease_owner(&self.context.namespace).await?;
-        let metadata = match owner {
-            Some(owner) => json!({ "ownerReferences": [owner] }),
-            None => Value::Object(serde_json::Map::new()),
-        };
-        let fields = json!({ "metadata": metadata });
+        // The API server takes the name of a new object from the body.
+        let mut fields = json!({ "metadata": { "name": NAME } });
+        if let Some(owner) = owner {
+            fields["metadata"]["ownerReferences"] = json!([owner]);
+        }
         let empty = Patch::Apply {
             manager: MANAGER,
             fields,

@@ -36,7 +36,7 @@ const START: &str = "2026-01-01T00:00:00Z";
 #[derive(Clone, Debug)]
 pub enum UsageFile {
     /// Queues that compete over time.
-    Run(UsageRun),
+    Run(Box<UsageRun>),
     /// One division among queues.
     Division(Division),
 }
@@ -189,7 +189,7 @@ pub fn parse(text: &str) -> Result<UsageFile, String> {
         return Division::read(value).map(UsageFile::Division);
     }
     let raw = Raw::deserialize(lower_case(value, false)).map_err(|error| error.to_string())?;
-    raw.build().map(UsageFile::Run)
+    raw.build().map(|run| UsageFile::Run(Box::new(run)))
 }
 
 /// The names of fields in lower case. The fields of `jobs` are names of queues.
@@ -372,7 +372,7 @@ mod tests {
 
     fn run(text: &str) -> Result<UsageRun, String> {
         match parse(text)? {
-            UsageFile::Run(run) => Ok(run),
+            UsageFile::Run(run) => Ok(*run),
             UsageFile::Division(_) => Err("a division".to_owned()),
         }
     }

@@ -124,14 +124,14 @@ fn without_effect(kind: &str, base: &Value, result: impl Fn(Value) -> String) ->
     idle.map(|(path, _)| path.join(".")).collect()
 }
 
-/// The flags of all roles, without those of their processes.
+/// The flags of all roles and the configuration files of the schedulers, without the flags of their processes.
 fn role_flags(plan: &Plan) -> String {
     let components = plan
         .components
         .iter()
         .map(|component| (component.role, component.role_flags.arguments()));
     let schedulers = plan.shards.iter().map(|shard| match &shard.scheduler {
-        ShardScheduler::Run(component) => Some(component.role_flags.arguments()),
+        ShardScheduler::Run(component) => Some((component.role_flags.arguments(), component.config_file.clone())),
         ShardScheduler::Invalid(_) | ShardScheduler::Disabled => None,
     });
     format!(
@@ -149,12 +149,14 @@ fn every_setting_of_a_config_has_an_effect_or_is_listed() {
         (Runner::Process, false),
     ];
     for (runner, serves_vpa) in cases {
+        // Without a database of past usage no scheduler needs the address of one.
+        let shard_spec = json!({ "usageDBConfig": { "clientType": "prometheus" } });
         let result = |config: Value| {
             let facts = ClusterFacts {
                 serves_vpa,
                 ..ClusterFacts::default()
             };
-            let plan = plan_of(config, &[shard("default", json!({}))], runner, facts);
+            let plan = plan_of(config, &[shard("default", shard_spec.clone())], runner, facts);
             let visible = match runner {
                 Runner::Deployments => format!("{:?}", objects(&plan)),
                 Runner::Process => role_flags(&plan),
