@@ -248,3 +248,66 @@ fn a_claim_that_never_binds_holds_up_no_other_pod() {
             .await;
     });
 }
+
+/// A volume of a driver that is bound to a claim with these access modes.
+async fn attachable(cluster: &Cluster, name: &str, mode: &str) {
+    let volume = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": name },
+        "spec": {
+            "capacity": { "storage": "1Gi" }, "accessModes": [mode], "storageClassName": "by-hand",
+            "persistentVolumeReclaimPolicy": "Retain", "csi": { "driver": "disk.example.com", "volumeHandle": name },
+            "claimRef": { "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "default", "name": name },
+        },
+    });
+    cluster.create(volume).await;
+    cluster
+        .create(json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": name, "namespace": "default" },
+            "spec": { "accessModes": [mode], "storageClassName": "by-hand", "volumeName": name,
+                      "resources": { "requests": { "storage": "1Gi" } } },
+        }))
+        .await;
+    let bound = async || volume_of(cluster, name).await.is_some();
+    cluster.until_async("the claim is bound", bound).await;
+}
+
+#[test]
+fn nodes_attach_as_many_volumes_as_they_take() {
+    scenario(&[NodeTemplate::new("a", "h100:4")], async |cluster| {
+        cluster
+            .create(json!({
+                "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": { "name": "a" },
+                "spec": { "drivers": [{ "name": "disk.example.com", "nodeID": "a", "allocatable": { "count": 1 } }] },
+            }))
+            .await;
+        for name in ["one", "two"] {
+            attachable(cluster, name, "ReadWriteOnce").await;
+        }
+        cluster.create(user("first", &["one"]).build()).await;
+        cluster.until_only_running(&["first"]).await;
+        // The volume is there already: its second pod needs no place.
+        cluster.create(user("beside", &["one"]).build()).await;
+        cluster.create(user("second", &["two"]).build()).await;
+        cluster.until_only_running(&["first", "beside"]).await;
+        cluster.until_waiting("second", "node(s) exceed max volume count").await;
+        for pod in ["first", "beside"] {
+            cluster.delete::<kai_api::Pod>("default", pod).await.unwrap();
+        }
+        cluster.until_only_running(&["second"]).await;
+    });
+}
+
+#[test]
+fn a_claim_of_one_pod_has_one_pod() {
+    scenario(&nodes(), async |cluster| {
+        attachable(cluster, "model", "ReadWriteOncePod").await;
+        cluster.create(user("first", &["model"]).build()).await;
+        cluster.until_only_running(&["first"]).await;
+        cluster.create(user("second", &["model"]).build()).await;
+        cluster
+            .until_waiting("second", "node has pod using PersistentVolumeClaim with the same name")
+            .await;
+        cluster.delete::<kai_api::Pod>("default", "first").await.unwrap();
+        cluster.until_only_running(&["second"]).await;
+    });
+}

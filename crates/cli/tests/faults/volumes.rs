@@ -63,7 +63,7 @@ pub(crate) fn insert(seed: u64, nodes: &[NodeTemplate], steps: &mut Vec<(Step, u
 fn pods(random: &mut SeededRandom, number: u64, nodes: &[NodeTemplate]) -> Step {
     let name = format!("v{number:02}");
     let mut objects = Vec::new();
-    let mut disks = |random: &mut SeededRandom, count: u64| {
+    let disks = |random: &mut SeededRandom, count: u64| {
         let node = |random: &mut SeededRandom| random.of(nodes).name;
         let made: Vec<Value> = (0..count)
             .map(|at| disk(&format!("disk-{name}-{at}"), &node(random)))

@@ -10,7 +10,7 @@ use crate::ids::{GangId, PodId, ShapeId, Symbol};
 use crate::model::{AFFINITY_TERMS_MAX, Constraints, Millis, PodKind, PodPhase, PodSpec, TaskRank, UsedVolumes};
 use crate::reasons::Refusal;
 use crate::report::Status;
-use crate::tables::{ChosenVolume, ChosenVolumes, PackedLabels, Placement, Pod, PodVolumes, add_row};
+use crate::tables::{ChosenVolume, ChosenVolumes, DriverVolumes, PackedLabels, Placement, Pod, PodVolumes, add_row};
 
 impl Cluster {
     pub(super) fn apply_pod(&mut self, mut spec: PodSpec) {
@@ -189,7 +189,10 @@ fn pod_volumes(used: UsedVolumes) -> Option<Arc<PodVolumes>> {
         exclusive_claims: exclusive_claims.into_iter().map(Arc::from).collect(),
         attached: attached
             .into_iter()
-            .map(|(driver, volumes)| (driver.into(), volumes.into_iter().map(Arc::from).collect()))
+            .map(|(driver, volumes)| DriverVolumes {
+                driver: driver.into(),
+                volumes: volumes.into_iter().map(Arc::from).collect(),
+            })
             .collect(),
     };
     (volumes.count() > 0).then(|| Arc::new(volumes))

@@ -12,7 +12,7 @@ use crate::ids::{NodeId, PodId, Symbol};
 use crate::model::AttachLimits;
 use crate::reasons::Check;
 use crate::report::Status;
-use crate::tables::{PodVolumes, When};
+use crate::tables::{DriverVolumes, PodVolumes, When};
 
 /// Claims in use, volumes on nodes and the limits of nodes.
 #[derive(Clone, Debug, Default)]
@@ -23,8 +23,11 @@ pub(crate) struct Attachments {
     /// By volume: on how many nodes it is.
     nodes: FxHashMap<Arc<str>, u32>,
     /// By name of the node, whether or not the engine has that node.
-    limits: FxHashMap<Symbol, Box<[(Arc<str>, u32)]>>,
+    limits: FxHashMap<Symbol, Limits>,
 }
+
+/// By driver: how many volumes a node takes.
+type Limits = Box<[(Arc<str>, u32)]>;
 
 /// What of a pod's volumes decides whether it fits where another pod does.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -68,12 +71,12 @@ impl Users {
 #[derive(Clone, Debug, Default)]
 struct NodeAttachments {
     volumes: FxHashMap<Arc<str>, Users>,
-    drivers: SmallVec<[DriverVolumes; 1]>,
+    drivers: SmallVec<[VolumeCount; 1]>,
 }
 
 /// How many different volumes of a driver are on a node.
 #[derive(Clone, Debug)]
-struct DriverVolumes {
+struct VolumeCount {
     driver: Arc<str>,
     now: u32,
     after_release: u32,
@@ -91,7 +94,7 @@ impl NodeAttachments {
         }
         let at = self.drivers.iter().position(|known| known.driver == *driver);
         let at = at.unwrap_or_else(|| {
-            self.drivers.push(DriverVolumes {
+            self.drivers.push(VolumeCount {
                 driver: Arc::clone(driver),
                 now: 0,
                 after_release: 0,
@@ -150,8 +153,8 @@ impl Attachments {
             return;
         };
         let on_node = self.by_node.entry(node).or_default();
-        for (driver, of_driver) in &volumes.attached {
-            for volume in of_driver {
+        for DriverVolumes { driver, volumes } in &volumes.attached {
+            for volume in volumes {
                 let change = on_node.count(driver, volume, status, sign);
                 let nodes = self.nodes.entry(Arc::clone(volume)).or_default();
                 *nodes = nodes
@@ -230,12 +233,12 @@ impl Ledger {
             return true;
         };
         let on_node = self.attachments.by_node.get(&node);
-        let has_room = |(driver, of_driver): &(Arc<str>, Box<[Arc<str>]>)| {
+        let has_room = |DriverVolumes { driver, volumes }: &DriverVolumes| {
             let Some((_, max)) = limits.iter().find(|(limited, _)| limited == driver) else {
                 return true;
             };
             let attached = on_node.map_or(0, |on_node| on_node.volumes_of(driver, when)) as usize;
-            let (wanted, max) = (of_driver.len(), *max as usize);
+            let (wanted, max) = (volumes.len(), *max as usize);
             if attached + wanted <= max {
                 return true;
             }
@@ -244,7 +247,7 @@ impl Ledger {
                 return false;
             };
             self.note_work(wanted);
-            let new = of_driver.iter().filter(|volume| !on_node.has(volume, when)).count();
+            let new = volumes.iter().filter(|volume| !on_node.has(volume, when)).count();
             new == 0 || attached + new <= max
         };
         self.note_work(volumes.attached.len());
@@ -255,12 +258,12 @@ impl Ledger {
     pub(crate) fn volume_signature(&self, pod: PodId) -> Option<VolumeSignature> {
         let volumes = self.pod(pod).volumes.as_ref()?;
         self.note_work(volumes.count());
-        let all = volumes.attached.iter().flat_map(|(_, of_driver)| of_driver);
+        let all = volumes.attached.iter().flat_map(|of_driver| &of_driver.volumes);
         let on_nodes = all.filter(|volume| self.attachments.nodes.contains_key(*volume));
-        let of_driver = |(driver, of_driver): &(Arc<str>, Box<[Arc<str>]>)| (Arc::clone(driver), of_driver.len());
+        let count = |of_driver: &DriverVolumes| (Arc::clone(&of_driver.driver), of_driver.volumes.len());
         Some(VolumeSignature {
             named: volumes.exclusive_claims.iter().chain(on_nodes).cloned().collect(),
-            attached: volumes.attached.iter().map(of_driver).collect(),
+            attached: volumes.attached.iter().map(count).collect(),
         })
     }
 

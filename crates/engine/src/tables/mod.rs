@@ -13,7 +13,7 @@ mod shape;
 pub(crate) use gang::{Gang, Member, PodList, PodSet, PodSets, SubGroup};
 pub(crate) use labels::PackedLabels;
 pub(crate) use node::{ExtendedResource, FreeResources, GpuGroup, Node, When};
-pub(crate) use pod::{ChosenVolume, ChosenVolumes, GpuGroupIds, Placement, Pod, PodVolumes};
+pub(crate) use pod::{ChosenVolume, ChosenVolumes, DriverVolumes, GpuGroupIds, Placement, Pod, PodVolumes};
 pub(crate) use queue::Queue;
 pub(crate) use resources::NodeResources;
 pub(crate) use shape::{GpuKind, Shape, ceil_hundredths};

@@ -33,12 +33,19 @@ pub(crate) struct PodVolumes {
     /// Claims that one pod alone can use.
     pub(crate) exclusive_claims: Box<[Arc<str>]>,
     /// Volumes to be attached to the pod's node, by driver.
-    pub(crate) attached: Box<[(Arc<str>, Box<[Arc<str>]>)]>,
+    pub(crate) attached: Box<[DriverVolumes]>,
+}
+
+/// The volumes of a pod that one driver attaches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DriverVolumes {
+    pub(crate) driver: Arc<str>,
+    pub(crate) volumes: Box<[Arc<str>]>,
 }
 
 impl PodVolumes {
     pub(crate) fn count(&self) -> usize {
-        let attached = self.attached.iter().map(|(_, of_driver)| of_driver.len());
+        let attached = self.attached.iter().map(|of_driver| of_driver.volumes.len());
         self.exclusive_claims.len() + attached.sum::<usize>()
     }
 
@@ -49,7 +56,7 @@ impl PodVolumes {
             attached: self
                 .attached
                 .iter()
-                .map(|(driver, volumes)| (driver.to_string(), names(volumes)))
+                .map(|of_driver| (of_driver.driver.to_string(), names(&of_driver.volumes)))
                 .collect(),
         }
     }

@@ -120,12 +120,14 @@ fn the_binder_changes_no_more_of_volumes_than_it_has_to() {
             let volume = json!({ "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": name }, "spec": spec(class) });
             cluster.create(volume).await;
         }
-        cluster
-            .create(json!({
-                "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "data", "namespace": "default" },
-                "spec": { "accessModes": ["ReadWriteOnce"], "storageClassName": "by-hand", "resources": { "requests": { "storage": "1Gi" } } },
-            }))
-            .await;
+        for (name, class) in [("data", "by-hand"), ("waiting", "of-nothing")] {
+            cluster
+                .create(json!({
+                    "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": name, "namespace": "default" },
+                    "spec": { "accessModes": ["ReadWriteOnce"], "storageClassName": class, "resources": { "requests": { "storage": "1Gi" } } },
+                }))
+                .await;
+        }
         let claim = Target::of::<PersistentVolumeClaim>("default", "data");
         let is_bound = async || {
             let bound: Option<PersistentVolume> = cluster.client.get("", "bound").await.unwrap();
@@ -142,7 +144,7 @@ fn the_binder_changes_no_more_of_volumes_than_it_has_to() {
             for change in [
                 json!({ "spec": { "capacity": { "storage": "2Gi" } } }),
                 json!({ "spec": { "persistentVolumeReclaimPolicy": "Delete" } }),
-                json!({ "metadata": { "labels": { "of": "the binder" } } }),
+                json!({ "metadata": { "labels": { "of": "binder" } } }),
                 json!({ "metadata": { "finalizers": ["example.com/for-ever"] } }),
                 annotated("example.com/by"),
             ] {
@@ -157,10 +159,11 @@ fn the_binder_changes_no_more_of_volumes_than_it_has_to() {
                     );
                 }
             }
-            let grown = json!({ "spec": { "resources": { "requests": { "storage": "2Gi" } } } });
+            let named = json!({ "spec": { "volumeName": "free" } });
+            let waiting = Target::of::<PersistentVolumeClaim>("default", "waiting");
             refused(
-                "the claim's size",
-                user.patch(claim, grown).await,
+                "the volume of a claim",
+                user.patch(waiting, named).await,
                 "kai-binder-volume-claims",
             );
             let freed = json!({ "spec": { "claimRef": null } });
