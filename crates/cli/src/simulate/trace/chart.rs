@@ -45,12 +45,10 @@ pub(super) fn svg(results: &Results<'_>) -> String {
         marks: marks(0, load_max),
         x_title: LOADS,
     };
-    let panels: [(Panel, usize, fn(Point) -> f64); 2] = [
-        (allocated, from, |point| point.allocation_percent),
-        (fragmented, 0, |point| point.fragmentation_percent),
-    ];
+    let values: [fn(Point) -> f64; 2] = [|point| point.allocation_percent, |point| point.fragmentation_percent];
+    let panels = [(allocated, from), (fragmented, 0)];
     let mut plot = Plot::new("GPUs allocated and fragmented by load");
-    for (panel, from, value) in &panels {
+    for ((panel, from), value) in panels.iter().zip(values) {
         plot.frame(panel);
         for (at, (_, outcome)) in outcomes().enumerate() {
             let loads = *from..=load_max;

@@ -38,19 +38,16 @@ pub(super) fn svg(outcome: &UsageOutcome) -> String {
             ((at * stride) as f64 * step_hours / unit, mean)
         })
     };
-    let panels: [(Panel, fn(&Point) -> f64); 2] = [
-        (panel("GPUs held", Side::First, outcome.gpus.max(1) as f64), |point| {
-            point.allocated
-        }),
-        (panel("Past usage, % of all GPUs", Side::Second, 100.0), |point| {
-            100.0 * point.usage
-        }),
+    let values: [fn(&Point) -> f64; 2] = [|point| point.allocated, |point| 100.0 * point.usage];
+    let panels = [
+        panel("GPUs held", Side::First, outcome.gpus.max(1) as f64),
+        panel("Past usage, % of all GPUs", Side::Second, 100.0),
     ];
     let mut plot = Plot::new("GPUs held and past usage of queues over time");
-    for (panel, value) in &panels {
+    for (panel, value) in panels.iter().zip(values) {
         plot.frame(panel);
         for (at, queue) in leaves.iter().enumerate() {
-            plot.line(panel, at, line(*queue, *value));
+            plot.line(panel, at, line(*queue, value));
         }
     }
     plot.finish(leaves.iter().map(|at| outcome.queues[*at].queue.name.clone()))
