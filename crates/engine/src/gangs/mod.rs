@@ -187,7 +187,9 @@ impl Gang {
 
     /// Whether a cycle has to visit the gang: it has pending pods, is or was stale, or loses its minimum.
     pub(crate) fn is_active(&self) -> bool {
-        self.count(Status::Pending) > 0 || self.is_or_was_stale() || self.loses_minimum()
+        // Without pods that terminate, a gang below its minimum is stale.
+        let terminate = self.count(Status::Releasing) + self.count(Status::StuckInReleasing) > 0;
+        self.count(Status::Pending) > 0 || self.is_or_was_stale() || (terminate && self.loses_minimum())
     }
 
     /// Number of pods that must run together, for messages. Saturating, because tenants write the minimums.

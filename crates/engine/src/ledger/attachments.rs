@@ -184,19 +184,23 @@ impl Attachments {
     }
 }
 
+// Few pods use volumes, and every placement and every check comes by here: only the question whether a pod uses any is inlined.
 impl Ledger {
     /// Adds the volumes of a pod with this node and status (`sign` 1), or takes them away (-1).
+    #[inline(always)]
     pub(super) fn use_attachments(&mut self, pod: PodId, node: Option<NodeId>, status: Status, sign: i32) {
-        let Some(volumes) = self.pods[pod.index()]
-            .volumes
-            .as_ref()
-            .filter(|_| status.is_active_used())
-        else {
-            return;
-        };
-        let volumes = Arc::clone(volumes);
+        if let Some(volumes) = &self.pods[pod.index()].volumes
+            && status.is_active_used()
+        {
+            let volumes = Arc::clone(volumes);
+            self.count_attachments(&volumes, pod, node, status, sign);
+        }
+    }
+
+    #[cold]
+    fn count_attachments(&mut self, volumes: &PodVolumes, pod: PodId, node: Option<NodeId>, status: Status, sign: i32) {
         self.note_work(volumes.count());
-        self.attachments.count(&volumes, node, status, sign);
+        self.attachments.count(volumes, node, status, sign);
         self.log(Undo::Attachments {
             pod,
             node,
@@ -212,10 +216,14 @@ impl Ledger {
     }
 
     /// Whether another pod uses a claim of the pod that one pod alone can use. A pod that is being placed uses none itself, or is leaving.
+    #[inline(always)]
     pub(crate) fn has_claim_in_use(&self, pod: PodId, when: When) -> bool {
-        let Some(volumes) = &self.pod(pod).volumes else {
-            return false;
-        };
+        let volumes = self.pod(pod).volumes.as_ref();
+        volumes.is_some_and(|volumes| self.has_exclusive_claim_in_use(volumes, when))
+    }
+
+    #[cold]
+    fn has_exclusive_claim_in_use(&self, volumes: &PodVolumes, when: When) -> bool {
         let is_used = |claim: &Arc<str>| {
             let users = self.attachments.exclusive_claims.get(claim);
             users.is_some_and(|users| users.is_any(when))
@@ -225,10 +233,14 @@ impl Ledger {
     }
 
     /// Whether the node can attach the volumes of the pod, besides those that it has.
+    #[inline(always)]
     pub(crate) fn can_attach(&self, pod: PodId, node: NodeId, when: When) -> bool {
-        let Some(volumes) = &self.pod(pod).volumes else {
-            return true;
-        };
+        let volumes = self.pod(pod).volumes.as_ref();
+        volumes.is_none_or(|volumes| self.can_attach_volumes(volumes, node, when))
+    }
+
+    #[cold]
+    fn can_attach_volumes(&self, volumes: &PodVolumes, node: NodeId, when: When) -> bool {
         let Some(limits) = self.attachments.limits.get(&self.node(node).symbol) else {
             return true;
         };
