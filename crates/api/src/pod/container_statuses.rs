@@ -42,6 +42,10 @@ pub(super) struct ReportedRequests {
 }
 
 impl ReportedRequests {
+    pub(super) fn is_empty(&self) -> bool {
+        self.allocated.is_empty() && self.actual.is_empty()
+    }
+
     /// Whether the kubelet reports what the spec says. Kubelet and API server write the same text for the same amount; a list that is
     /// written in another way only takes memory.
     pub(super) fn are_those_of(&self, spec: &RawResources) -> bool {
@@ -72,7 +76,7 @@ impl<'de> Deserialize<'de> for ContainerStatuses {
         })?;
         let started = read.iter().filter_map(|(started, _)| *started).min();
         let requests = read.into_iter().map(|(_, requests)| requests);
-        let requests = requests.filter(|requests| !(requests.allocated.is_empty() && requests.actual.is_empty()));
+        let requests = requests.filter(|requests| !requests.is_empty());
         Ok(ContainerStatuses {
             started,
             requests: requests.collect(),

@@ -56,9 +56,14 @@ impl Resize {
             .resources
             .as_ref()
             .filter(|resources| !resources.requests.is_empty());
+        // The kubelet reports the requests of the whole pod with its overhead, so with an overhead equal texts are different amounts.
+        let differs = |requests: &RawResources| match spec.overhead.is_empty() {
+            true => !pod.are_those_of(requests),
+            false => !pod.is_empty(),
+        };
         let pod = pod_level
-            .filter(|resources| !pod.are_those_of(&resources.requests))
-            .map(|_| pod);
+            .is_some_and(|resources| differs(&resources.requests))
+            .then_some(pod);
         if differing.is_empty() && pod.is_none() {
             return None;
         }
