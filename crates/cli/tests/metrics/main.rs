@@ -14,9 +14,10 @@ use inventory::{Inventory, differences, documented, exported, metrics_in};
 use prometheus::Prometheus;
 use rules::{alerts, dashboards, with_all_values};
 
-/// Metrics of containers with a limit or in the watch, and by KAI's names. The agent of this test has none of them; a test beside `kai_node::metrics` compares their
-/// rows with what the agent serves.
-const ONLY_WITH_LIMITS: [&str; 11] = [
+/// Metrics that the cluster of this test has not: of the node-scale adjuster, which is off by default; of containers with a limit or in the
+/// watch, also by KAI's names. A test beside `kai_node::metrics` compares the rows of the agent's metrics with what it serves.
+const ABSENT: [&str; 12] = [
+    "kai_node_scale_adjuster_reconciles_total",
     "kai_gpu_limit_bytes",
     "kai_gpu_limit_used_bytes",
     "kai_gpu_limit_enforced",
@@ -62,7 +63,7 @@ fn check_inventory(cluster: &Cluster) {
     while start.elapsed() < std::time::Duration::from_secs(20) {
         last = differences(&documented, &scrape(cluster));
         last.retain(|difference| {
-            !ONLY_WITH_LIMITS
+            !ABSENT
                 .iter()
                 .any(|name| difference.starts_with(&format!("{name} is in")))
         });
@@ -204,7 +205,7 @@ fn check_expressions(cluster: &Cluster, prometheus: &Prometheus) {
             problems.push(format!("{}: {error}", alert.name));
         }
         let metrics = metrics_in(alert.text("/expr"));
-        for name in metrics.iter().filter(|name| !ONLY_WITH_LIMITS.contains(&name.as_str())) {
+        for name in metrics.iter().filter(|name| !ABSENT.contains(&name.as_str())) {
             let found = prometheus.query(&format!("{{__name__=~\"{name}(_count)?\"}}"));
             if found.is_ok_and(|series| series.is_empty()) {
                 problems.push(format!("{}: Prometheus has no metric {name}", alert.name));

@@ -345,21 +345,19 @@ mod tests {
 
     #[test]
     fn a_resize_changes_cpu_and_memory_only() {
-        let old = json!({"spec": {"containers": [{"name": "a", "image": "x", "resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "1"}}}]}});
-        let causes = |edit: fn(&mut Value)| {
+        let gpu = |count: &str| json!({"requests": {"cpu": "1", "nvidia.com/gpu": count}, "limits": {"nvidia.com/gpu": count}});
+        let old = json!({"spec": {"containers": [{"name": "a", "image": "x", "resources": gpu("1")}]}});
+        let causes = |edit: &dyn Fn(&mut Value)| {
             let mut new = old.clone();
             edit(&mut new["spec"]["containers"][0]);
             check_resize(&old, &new).len()
         };
         assert_eq!(
-            causes(|container| container["resources"]["requests"]["cpu"] = json!("2")),
+            causes(&|container| container["resources"]["requests"]["cpu"] = json!("2")),
             0
         );
-        assert_eq!(
-            causes(|container| container["resources"]["requests"]["nvidia.com/gpu"] = json!("2")),
-            1
-        );
-        assert_eq!(causes(|container| container["image"] = json!("y")), 1);
+        assert_eq!(causes(&|container| container["resources"] = gpu("2")), 1);
+        assert_eq!(causes(&|container| container["image"] = json!("y")), 1);
     }
 
     #[test]
