@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kai_engine::Cluster;
 use kai_engine::model::{
-    Action, Event, GangKey, GangSpec, NewVolumes, NodeSpec, PodKind, PodSpec, Preemptibility, VolumeChoice,
+    Action, Event, GangKey, GangSpec, NewVolumes, NodeSpec, PlacementStrategy, PodKind, PodSpec, Preemptibility,
+    VolumeChoice,
 };
 use kai_engine::reasons::{EvictionReason, Resource};
 use kai_engine::report::{Decision, PodView, Report, Status};
@@ -612,9 +613,13 @@ fn how_many_clusters_never_settle() {
     }
 }
 
-/// Runs the scene, and gives another engine the same objects in another order, some of them twice: both decide the same.
+/// Runs the scene, and gives another engine the same objects in another order, some of them twice: both decide the same. Not with `frag`: its
+/// prices are computed again once the mix of pods has changed enough, so that they depend on the mix before.
 #[track_caller]
 fn order_and_history_do_not_matter(scene: &Scene, seed: u64) {
+    if scene.policy.strategy == PlacementStrategy::Frag {
+        return;
+    }
     let mut world = World::new(scene);
     for step in &scene.steps {
         world.step(step, &mut |_, _| {});
