@@ -80,13 +80,16 @@ impl Snapshot {
 
     /// Violated invariants of every instant.
     pub fn violations(&self) -> Vec<Violation> {
-        State::of(self).violations()
+        let state = State::of(self);
+        let mut found = state.violations();
+        found.extend(state.exceeded_queues().into_iter().map(|(_, violation)| violation));
+        found
     }
 
     /// Violated invariants of a settled cluster, including those of every instant.
     pub fn violations_when_settled(&self) -> Vec<Violation> {
         let state = State::of(self);
-        let mut found = state.violations();
+        let mut found = self.violations();
         settled::check(self, &state, &mut found);
         found
     }

@@ -129,7 +129,7 @@ impl State {
         self.nodes.get(&ObjectKey::new("", node))?.gpu_memory_mib
     }
 
-    /// Violated invariants of every instant.
+    /// Violated invariants of every instant, without those of queues.
     pub(super) fn violations(&self) -> Vec<Violation> {
         let mut found = Vec::new();
         let mut by_node: BTreeMap<&str, Vec<&BoundPod>> = BTreeMap::new();
@@ -141,6 +141,12 @@ impl State {
             check_node_capacity(node_state, pods, &mut found);
             check_shared_gpus(node_state, pods, &mut found);
         }
+        found
+    }
+
+    /// Queues beyond their limit, each with the violation.
+    pub(super) fn exceeded_queues(&self) -> Vec<(String, Violation)> {
+        let mut found = Vec::new();
         let to_leave = self.to_leave.lock();
         let leaves = |pod: &BoundPod| pod.terminating || to_leave.contains(&pod.key());
         let used = self.gpus_by_queue(|pod| !leaves(pod));
@@ -149,9 +155,8 @@ impl State {
                 continue;
             };
             if let Some(used) = used.get(name).filter(|used| **used > limit + ROUNDING_GPUS) {
-                found.push(Violation(format!(
-                    "queue {name} has {used:.2} GPUs in use, its limit is {limit:.2}"
-                )));
+                let text = format!("queue {name} has {used:.2} GPUs in use, its limit is {limit:.2}");
+                found.push((name.to_owned(), Violation(text)));
             }
         }
         found

@@ -1,12 +1,14 @@
 //! Checks the invariants after every change.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use kai_cluster::{Context, Informers};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use crate::kubelet::Kubelets;
 
@@ -14,6 +16,10 @@ use super::gpu_assignments::GpuAssignments;
 use super::gpu_limits;
 use super::state::State;
 use super::{PodsToLeave, Snapshot, Violation};
+
+/// A queue may be beyond its limit for this time. The scheduler takes a victim as gone once it has sent the deletion; the binding of another
+/// pod can reach the server before it.
+const LIMIT_SLACK: Duration = Duration::from_secs(5);
 
 /// Checks the invariants after every change, until dropped.
 #[derive(Debug)]
@@ -100,6 +106,7 @@ async fn check(
     let groups = informers.pod_groups().subscribe(&wake);
     let queues = informers.queues().subscribe(&wake);
     let mut state = State::new(kubelets.reservation_pods(), to_leave);
+    let mut exceeded_since: BTreeMap<String, Instant> = BTreeMap::new();
     loop {
         wake.notified().await;
         for (key, queue) in queues.take() {
@@ -119,6 +126,14 @@ async fn check(
             continue;
         }
         let mut violations = state.violations();
+        let exceeded = state.exceeded_queues();
+        exceeded_since.retain(|queue, _| exceeded.iter().any(|(exceeded, _)| exceeded == queue));
+        for (queue, violation) in exceeded {
+            let since = *exceeded_since.entry(queue).or_insert_with(Instant::now);
+            if since.elapsed() > LIMIT_SLACK {
+                violations.push(violation);
+            }
+        }
         {
             let mut assignments = assignments.lock();
             let facts = kubelets.gpu_facts();

@@ -252,7 +252,11 @@ fn observed_placement(spec: &PodSpec) -> (Status, Option<&str>, &[String]) {
         Some(_) | None => &spec.gpu_groups,
     };
     let status = match (spec.phase, spec.deletion.is_some()) {
-        (PodPhase::Running | PodPhase::Pending, true) => Status::Releasing,
+        // A pod whose binding is under way holds what it was promised until it is gone.
+        (PodPhase::Running | PodPhase::Pending, true) => {
+            let promised = || in_flight.map(|in_flight| &*in_flight.node);
+            return (Status::Releasing, node.or_else(promised), groups);
+        }
         (PodPhase::Running, false) => Status::Running,
         (PodPhase::Pending, false) => match (node, in_flight) {
             (Some(_), _) => Status::Bound,
