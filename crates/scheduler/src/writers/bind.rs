@@ -53,13 +53,15 @@ impl Writer {
                 .client
                 .create(&BindRequest::RESOURCE, namespace, body.clone())
                 .await;
-            let conflict = match created {
-                Err(error) if error.is_conflict() => error,
-                other => return other.map(|_| ()),
+            let failure = match created {
+                Ok(_) => return Ok(()),
+                Err(error) if error.is_refused() && !error.is_conflict() => return Err(error),
+                Err(error) => error,
             };
+            // Also a request whose answer was lost may exist. Its pod is bound then, and the engine must not give its resources to others.
             let Some(existing) = self.client.get::<BindRequest>(namespace, name).await? else {
-                if attempt == ATTEMPTS_MAX {
-                    return Err(conflict);
+                if attempt == ATTEMPTS_MAX || !failure.is_conflict() {
+                    return Err(failure);
                 }
                 attempt += 1;
                 continue;
@@ -67,8 +69,8 @@ impl Writer {
             if same_content(&existing, &bind.placed) {
                 return Ok(());
             }
-            if attempt == ATTEMPTS_MAX {
-                return Err(conflict);
+            if attempt == ATTEMPTS_MAX || !failure.is_conflict() {
+                return Err(failure);
             }
             attempt += 1;
             let deletion = Deletion {
